@@ -1,0 +1,1 @@
+"""Benchmarks of collemu against its peers; `make bench` runs them all."""

@@ -1,0 +1,64 @@
+"""What a quantised collective does, to the last bit and the last nanosecond, on a fabric that does not exist yet.
+
+Names are imported when they are first used, so ``import collemu`` costs nothing by itself.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collemu.emulator import Result as Result
+    from collemu.emulator import emulate as emulate
+    from collemu.formats import formats as formats
+    from collemu.multiply import matmul as matmul
+    from collemu.quantization import Quantized as Quantized
+    from collemu.quantization import decode as decode
+    from collemu.quantization import encode as encode
+    from collemu.quantization import quantize as quantize
+    from collemu.recipe import Recipe as Recipe
+    from collemu.schedule import Schedule as Schedule
+    from collemu.schedule import ScheduleError as ScheduleError
+    from collemu.schedule import algorithms as algorithms
+    from collemu.schedule import build_schedule as build_schedule
+    from collemu.systems import System as System
+    from collemu.systems import load_system as load_system
+    from collemu.systems import systems as systems
+    from collemu.verify import VerifyReport as VerifyReport
+    from collemu.verify import verify as verify
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Quantized": "quantization",
+    "Recipe": "recipe",
+    "Result": "emulator",
+    "Schedule": "schedule",
+    "ScheduleError": "schedule",
+    "System": "systems",
+    "VerifyReport": "verify",
+    "algorithms": "schedule",
+    "build_schedule": "schedule",
+    "decode": "quantization",
+    "emulate": "emulator",
+    "encode": "quantization",
+    "formats": "formats",
+    "load_system": "systems",
+    "matmul": "multiply",
+    "quantize": "quantization",
+    "systems": "systems",
+    "verify": "verify",
+}
+
+__all__ = [*_HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'collemu' has no attribute {name!r}")
+    value = getattr(import_module(f"collemu.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

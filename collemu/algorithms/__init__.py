@@ -1,0 +1,31 @@
+"""The built-in algorithms: one file an algorithm, one function a collective, each returns a Schedule."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from collemu.algorithms import direct, one_shot, pairwise, ring, tree, two_shot
+from collemu.schedule import Schedule
+
+
+class Builder(Protocol):
+    """Writes an algorithm out; ``chunks=None`` takes the algorithm's own default."""
+
+    def __call__(self, ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule: ...
+
+
+#: collective -> algorithm -> builder.
+BUILDERS: dict[str, dict[str, Builder]] = {
+    "all_reduce": {
+        "ring": ring.all_reduce,
+        "tree": tree.all_reduce,
+        "one_shot": one_shot.all_reduce,
+        "two_shot": two_shot.all_reduce,
+    },
+    "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter},
+    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather},
+    "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast},
+    "reduce": {"ring": ring.reduce, "tree": tree.reduce},
+    "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall},
+    "sendrecv": {"direct": direct.sendrecv},
+}

@@ -1,0 +1,276 @@
+"""Emulate a collective: its outputs to the last bit and its time to the femtosecond."""
+
+import platform
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu.lower import Lowered, lower
+from collemu.memory import Payload, build_memory, no_data, outputs_for_user, payload_of, replicas_identical
+from collemu.model.bounds import Bounds, lower_bound
+from collemu.recipe import Recipe
+from collemu.schedule import Schedule
+from collemu.systems import Protocol, System
+from collemu.timeline import Timeline, timeline_of
+from collemu.timing import Timing, simulate
+
+FIDELITIES = ("auto", "packet")
+REPLICATED = ("all_reduce", "all_gather", "broadcast")
+
+
+@dataclass(frozen=True)
+class Links:
+    """What every link of the domain carried. Arrays are (chips, planes); bytes include packet headers.
+
+    Attributes
+    ----------
+    up_bytes, down_bytes : int64 arrays
+        From chip to switch, and from switch to chip.
+    up_busy_s, down_busy_s : float64 arrays
+        How long each was sending, in seconds.
+    time_s : float
+        Of the whole run.
+    """
+
+    up_bytes: NDArray[np.int64]
+    down_bytes: NDArray[np.int64]
+    up_busy_s: NDArray[np.float64]
+    down_busy_s: NDArray[np.float64]
+    time_s: float
+
+    @property
+    def max_utilisation(self) -> float:
+        """Share of the run for which the busiest link was sending, 0 to 1."""
+        busiest = max(self.up_busy_s.max(initial=0.0), self.down_busy_s.max(initial=0.0))
+        return float(busiest / self.time_s) if self.time_s else 0.0
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that chips put on links, headers included."""
+        return int(self.up_bytes.sum())
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a collective did.
+
+    Attributes
+    ----------
+    time_s, time_fs : float, int
+        From the start to the last operation's finish, in seconds and in femtoseconds.
+    outputs : array or None
+        (ranks, elements), when data was given: numbers, or codes where codes came in. Of a reduce only the root's row counts.
+    replicas_identical : bool or None
+        Whether all ranks hold the same bits; None where they need not, or without data.
+    wire_bytes : int
+        Bytes of all wire images sent: codes, scales and tensor scales, without lines and packet headers.
+    wire_bytes_per_rank : int64 array
+        The same by sending rank.
+    links : Links
+    timeline : Timeline or None
+    bounds : Bounds
+        No time can lie below ``bounds.total_s``.
+    header : dict
+        What the run depends on: versions, system and its fingerprint, fidelity, protocol, recipe, and which constants are estimates.
+    messages : tuple of arrays
+        ``lowered.messages`` of the run: source, destination, channel, number and bytes of every message.
+    """
+
+    time_s: float
+    time_fs: int
+    outputs: NDArray[Any] | None
+    replicas_identical: bool | None
+    wire_bytes: int
+    wire_bytes_per_rank: NDArray[np.int64]
+    links: Links
+    timeline: Timeline | None
+    bounds: Bounds
+    header: dict[str, Any]
+    lowered: Lowered
+
+
+def emulate(
+    schedule: Schedule,
+    system: System,
+    *,
+    count: int,
+    dtype: str = "float32",
+    op: str = "sum",
+    recipe: Recipe | None = None,
+    wire: str | None = None,
+    accumulate: str | None = None,
+    data: Any = None,
+    fidelity: str = "auto",
+    protocol: str = "auto",
+    timeline: bool = True,
+    seed: int = 0,
+) -> Result:
+    """Run a schedule on a system: operations move bytes, bytes take time.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    system : System
+        Its domain must have at least as many chips as the schedule has ranks.
+    count : int
+        Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets, of alltoall what it
+        sends to each.
+    dtype : str
+        float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format.
+    op : str
+        sum, prod, min, max or avg. Integer sums wrap; an integer avg truncates toward zero.
+    recipe : Recipe, optional
+        How to quantise; ``wire`` and ``accumulate`` make one in short, or change the one given.
+    data : array, optional
+        (ranks, elements): what each rank contributes. Without it only time and bytes are emulated.
+    fidelity : str
+        ``packet``, or ``auto``, which is packet.
+    protocol : str
+        A protocol of the system, or ``auto``: its default.
+    timeline : bool
+        Whether to keep the times of all operations and messages.
+    seed : int
+        Kept in the header; nothing in this version is random.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, a pair that does not go together, data of another shape, or more ranks than chips.
+    ScheduleError
+        If the schedule deadlocks or its messages do not match.
+    """
+    if count < 0:
+        raise ValueError(f"count is {count}; give 0 or more elements a rank")
+    if fidelity not in FIDELITIES:
+        raise ValueError(f"no fidelity {fidelity!r}; choose {', '.join(FIDELITIES)}")
+    if schedule.ranks > system.domain.chips:
+        raise ValueError(
+            f"{schedule.ranks} ranks are more than the {system.domain.chips} chips of a {system.name} domain; "
+            f"choose at most {system.domain.chips}"
+        )
+    chosen = find_protocol(system, protocol)
+    payload = payload_of(schedule.collective, dtype, _recipe(recipe, wire, accumulate), op)
+    lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
+    memory = None
+    if data is not None:
+        memory = build_memory(lowered, payload, slots=system.endpoint.fifo_slots)
+        for rank, row in enumerate(_rows(data, schedule, count, payload)):
+            memory.write_input(rank, row)
+    timing = simulate(lowered, system, system.protocols[chosen], memory.plane if memory else no_data())
+
+    outputs = outputs_for_user(memory, data) if memory else None
+    identical = None
+    if memory and schedule.collective in REPLICATED:
+        identical = replicas_identical([memory.read_output(rank) for rank in memory.ranks])
+    messages = lowered.messages
+    sent = np.bincount(messages.source, weights=messages.nbytes, minlength=schedule.ranks).astype(np.int64)
+    return Result(
+        time_s=timing.time / 1e15,
+        time_fs=timing.time,
+        outputs=outputs,
+        replicas_identical=identical,
+        wire_bytes=int(messages.nbytes.sum()),
+        wire_bytes_per_rank=sent,
+        links=_links(timing),
+        timeline=timeline_of(lowered, timing) if timeline else None,
+        bounds=lower_bound(schedule.collective, schedule.ranks, count, wire_bits(payload), system),
+        header=header_of(schedule, system, payload, chosen, seed),
+        lowered=lowered,
+    )
+
+
+def find_protocol(system: System, protocol: str) -> str:
+    """Name of the protocol that a run uses: the system's default for ``auto``.
+
+    Raises
+    ------
+    ValueError
+        If the system has no such protocol; the text lists those it has.
+    """
+    if protocol == "auto":
+        return system.default_protocol
+    if protocol not in system.protocols:
+        raise ValueError(
+            f"{system.name} has no protocol {protocol!r}; choose auto, {', '.join(system.protocols)}"
+        )
+    return protocol
+
+
+def wire_bits(payload: Payload) -> Fraction:
+    """Bits of an element on the wire, the scales of full blocks included."""
+    from collemu.formats import find_format
+
+    if not payload.quantised:
+        return Fraction(8 * payload.dtype.item_bytes)
+    return Fraction(find_format(payload.recipe.wire).bits_per_element)
+
+
+def header_of(
+    schedule: Schedule, system: System, payload: Payload, protocol: str, seed: int
+) -> dict[str, Any]:
+    """What a run depends on, and which of its constants are estimates."""
+    import collemu
+
+    return {
+        "collemu": collemu.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": system.name,
+        "system_fingerprint": system.fingerprint,
+        "fidelity": "packet",
+        "protocol": protocol,
+        "collective": schedule.collective,
+        "algorithm": schedule.algorithm,
+        "ranks": schedule.ranks,
+        "channels": schedule.channels,
+        "dtype": payload.dtype.name,
+        "op": payload.operator,
+        "wire": payload.recipe.wire,
+        "accumulate": payload.recipe.accumulate,
+        "round_own": payload.recipe.round_own,
+        "seed": seed,
+        "estimates": list(system.estimates()),
+    }
+
+
+def input_elements(schedule: Schedule, count: int) -> int:
+    """Elements that each rank contributes."""
+    return schedule.input_regions * count
+
+
+def _recipe(recipe: Recipe | None, wire: str | None, accumulate: str | None) -> Recipe:
+    chosen = recipe or Recipe()
+    return Recipe(
+        wire=chosen.wire if wire is None else wire,
+        accumulate=chosen.accumulate if accumulate is None else accumulate,
+        round_own=chosen.round_own,
+    )
+
+
+def _rows(data: Any, schedule: Schedule, count: int, payload: Payload) -> NDArray[Any]:
+    from collemu.dtypes import to_storage
+
+    storage = to_storage(data, payload.dtype)
+    expected = (schedule.ranks, input_elements(schedule, count))
+    if storage.shape != expected:
+        raise ValueError(
+            f"data has shape {storage.shape}; {schedule.collective} over {schedule.ranks} ranks with count {count} takes {expected}"
+        )
+    return storage
+
+
+def _links(timing: Timing) -> Links:
+    return Links(
+        up_bytes=timing.up_bytes,
+        down_bytes=timing.down_bytes,
+        up_busy_s=timing.up_busy / 1e15,
+        down_busy_s=timing.down_busy / 1e15,
+        time_s=timing.time / 1e15,
+    )

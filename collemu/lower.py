@@ -1,0 +1,278 @@
+"""From a schedule to flat arrays: the only bridge between orchestration and the kernels.
+
+A lowered schedule knows the elements of every chunk, the bytes of every message, and which operations wait for which. It is
+what the emulator runs and what real processes follow.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from collemu_kernels import kinds
+from collemu_kernels.images import image_bytes
+from numpy.typing import NDArray
+
+from collemu.schedule import READS_SRC, RECEIVES, SENDS, WRITES_DST, Schedule, ScheduleError
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Every message of a schedule, sorted by connection (source, destination, channel) and there in order."""
+
+    source: Int32
+    destination: Int32
+    channel: Int32
+    number: Int32  # which message of its connection, from 0
+    sender: Int32  # operation
+    receiver: Int32  # operation
+    elements: Int64
+    nbytes: Int64  # of its wire image
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def slot_successor(self, slots: int) -> Int32:
+        """For each message the one that takes over its FIFO slot, ``slots`` later on its connection, or NONE."""
+        successor = np.full(len(self), NONE, np.int32)
+        later = np.flatnonzero(self.number >= slots)
+        successor[later - slots] = later
+        return successor
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The chunks that operations touch, one piece a chunk, in operation order. Offsets are elements within a buffer."""
+
+    first: Int64  # [operation + 1]
+    operation: Int32
+    elements: Int64
+    source: Int64  # -1 where nothing is read
+    target: Int64  # -1 where nothing is written
+    source_chunk: Int32
+    target_chunk: Int32
+    image: Int64  # byte offset within the message
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A schedule for a number of elements and a format on the wire.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    count : int
+        Elements a rank, as the collective counts them.
+    rank : int32 array
+        Rank of each operation.
+    received, sent : int32 arrays
+        Message that each operation receives and sends, or -1.
+    nbytes : int64 array
+        What each operation moves at its endpoint: the wire image of its message, else the memory that it copies or adds.
+    """
+
+    schedule: Schedule
+    count: int
+    rank: Int32
+    received: Int32
+    sent: Int32
+    nbytes: Int64
+    pieces: Pieces
+    messages: Messages
+
+
+def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None = None) -> Lowered:
+    """Resolve a schedule for ``count`` elements.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    count : int
+        Elements a rank, as nccl-tests counts them for the collective.
+    item_bytes : int
+        Bytes of an element in memory.
+    wire : int, optional
+        Format id of what travels; without one, the bytes of memory do.
+
+    Raises
+    ------
+    ScheduleError
+        If sends and receives do not match in number or in size.
+    """
+    ops = schedule.ops
+    thread = schedule.thread_of_op
+    rank = schedule.threads["rank"][thread].astype(np.int32)
+    source, destination, channel, number, sender, receiver = _match(schedule, thread, rank)
+    received = np.full(len(ops), NONE, np.int32)
+    sent = np.full(len(ops), NONE, np.int32)
+    received[receiver] = np.arange(len(receiver), dtype=np.int32)
+    sent[sender] = np.arange(len(sender), dtype=np.int32)
+
+    first, operation, source_chunk, target_chunk = _chunks(ops)
+    elements, starts, targets = _places(schedule, count, operation, source_chunk, target_chunk)
+    if np.any(elements < 0):
+        _follow_scratch(schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender)
+
+    sizes = elements * item_bytes if wire is None else _image_sizes(elements, wire)
+    before = np.concatenate(([0], np.cumsum(sizes)))
+    moved = before[first[1:]] - before[first[:-1]]
+    amounts = np.concatenate(([0], np.cumsum(elements)))
+    per_operation = amounts[first[1:]] - amounts[first[:-1]]
+    differing = np.flatnonzero(per_operation[sender] != per_operation[receiver])
+    if len(differing):
+        a, b = int(sender[differing[0]]), int(receiver[differing[0]])
+        raise ScheduleError(
+            f"{schedule.describe(a)} sends {per_operation[a]} elements, {schedule.describe(b)} expects {per_operation[b]}"
+        )
+    nbytes = np.where((received == NONE) & (sent == NONE), per_operation * item_bytes, moved)
+    return Lowered(
+        schedule=schedule,
+        count=count,
+        rank=rank,
+        received=received,
+        sent=sent,
+        nbytes=nbytes,
+        pieces=Pieces(
+            first=first,
+            operation=operation,
+            elements=elements,
+            source=starts,
+            target=targets,
+            source_chunk=source_chunk,
+            target_chunk=target_chunk,
+            image=before[:-1] - before[first[operation]],
+        ),
+        messages=Messages(
+            source=source,
+            destination=destination,
+            channel=channel,
+            number=number,
+            sender=sender,
+            receiver=receiver,
+            elements=per_operation[sender],
+            nbytes=moved[sender],
+        ),
+    )
+
+
+def _match(
+    schedule: Schedule, thread: Int32, rank: Int32
+) -> tuple[Int32, Int32, Int32, Int32, Int32, Int32]:
+    """Pair sends and receives, first in first out on each connection."""
+    kind = schedule.ops["kind"]
+    sends = np.flatnonzero(SENDS[kind]).astype(np.int32)
+    receives = np.flatnonzero(RECEIVES[kind]).astype(np.int32)
+    threads = schedule.threads
+    send_key = (rank[sends], threads["send_peer"][thread[sends]], threads["channel"][thread[sends]])
+    receive_key = (threads["recv_peer"][thread[receives]], rank[receives], threads["channel"][thread[receives]])
+    # lexsort is stable, and only one thread a rank sends (receives) on a connection: order within it is step order
+    send_order = np.lexsort(send_key[::-1])
+    receive_order = np.lexsort(receive_key[::-1])
+    sent = np.stack([key[send_order] for key in send_key])
+    received = np.stack([key[receive_order] for key in receive_key])
+    if sent.shape != received.shape or not np.array_equal(sent, received):
+        raise ScheduleError(
+            f"{schedule.collective} {schedule.algorithm}: {len(sends)} sends and {len(receives)} receives do not pair up; "
+            "verify() names the first that is alone"
+        )
+    source, destination, channel = sent.astype(np.int32)
+    fresh = np.ones(len(source), bool)
+    fresh[1:] = np.any(sent[:, 1:] != sent[:, :-1], axis=0)
+    position = np.arange(len(source), dtype=np.int32)
+    number = position - np.maximum.accumulate(np.where(fresh, position, 0)).astype(np.int32)
+    return source, destination, channel, number, sends[send_order], receives[receive_order]
+
+
+def _chunks(ops: NDArray[np.void]) -> tuple[Int64, Int32, Int32, Int32]:
+    """Cut operations into pieces of one chunk."""
+    counts = np.where(ops["kind"] == kinds.NOP, 0, ops["count"]).astype(np.int64)
+    first = np.concatenate(([0], np.cumsum(counts)))
+    operation = np.repeat(np.arange(len(ops), dtype=np.int32), counts)
+    within = (np.arange(first[-1]) - first[operation]).astype(np.int32)
+    return first, operation, ops["src"][operation] + within, ops["dst"][operation] + within
+
+
+def _places(
+    schedule: Schedule, count: int, operation: Int32, source_chunk: Int32, target_chunk: Int32
+) -> tuple[Int64, Int64, Int64]:
+    """Elements and buffer offsets of every piece; -1 elements where only scratch is touched."""
+    kind = schedule.ops["kind"][operation]
+    reads = READS_SRC[kind]
+    writes = WRITES_DST[kind]
+    elements = np.full(len(operation), -1, np.int64)
+    places: list[Int64] = []
+    # the target's size is looked up first, so that the source's, where there is one, has the last word
+    for column, chunk, used in (("dst_buffer", target_chunk, writes), ("src_buffer", source_chunk, reads)):
+        buffers = schedule.ops[column][operation]
+        offsets = np.full(len(operation), -1, np.int64)
+        for buffer in (kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH):
+            here = np.flatnonzero(used & (buffers == buffer))
+            if len(here):
+                starts = schedule.chunk_starts(buffer, count)
+                offsets[here] = starts[chunk[here]]
+                if buffer != kinds.SCRATCH:
+                    elements[here] = starts[chunk[here] + 1] - starts[chunk[here]]
+        places.append(offsets)
+    return elements, places[1], places[0]
+
+
+def _follow_scratch(
+    schedule: Schedule,
+    elements: Int64,
+    first: Int64,
+    operation: Int32,
+    source_chunk: Int32,
+    target_chunk: Int32,
+    received: Int32,
+    sent: Int32,
+    sender: Int32,
+) -> None:
+    """Find the size of pieces that only touch scratch: what was last written there, or what the message brings.
+
+    Walks the operations in an order that respects threads, dependencies and messages, as a run would.
+    """
+    ops = schedule.ops
+    kind = ops["kind"]
+    length: dict[tuple[int, int], int] = {}
+    rank = schedule.threads["rank"][schedule.thread_of_op]
+    following = np.arange(1, len(ops) + 1)
+    following[schedule.threads["first"] + schedule.threads["length"] - 1] = NONE
+    waits = np.zeros(len(ops), np.int64)
+    waits[following[following != NONE]] += 1
+    waits += (ops["dep"] >= 0).astype(np.int64) + (received != NONE)
+    dependents: dict[int, list[int]] = {}
+    for index in np.flatnonzero(ops["dep"] >= 0):
+        dependents.setdefault(int(ops["dep"][index]), []).append(int(index))
+    receiver_of = np.full(len(sender), NONE, np.int64)
+    receiver_of[received[received != NONE]] = np.flatnonzero(received != NONE)
+    able = [int(i) for i in np.flatnonzero(waits == 0)]
+    while able:
+        here = able.pop()
+        for piece in range(int(first[here]), int(first[here + 1])):
+            if elements[piece] < 0:
+                if received[here] != NONE:
+                    origin = int(sender[received[here]])
+                    elements[piece] = elements[first[origin] + piece - first[here]]
+                else:
+                    elements[piece] = length.get((int(rank[here]), int(source_chunk[piece])), 0)
+            if WRITES_DST[kind[here]] and ops["dst_buffer"][here] == kinds.SCRATCH:
+                length[int(rank[here]), int(target_chunk[piece])] = int(elements[piece])
+        released = dependents.get(here, [])
+        if following[here] != NONE:
+            released = [*released, int(following[here])]
+        if sent[here] != NONE:
+            released = [*released, int(receiver_of[sent[here]])]
+        for index in released:
+            waits[index] -= 1
+            if waits[index] == 0:
+                able.append(index)
+    np.maximum(elements, 0, out=elements)  # operations that can never run (a deadlock) move nothing
+
+
+def _image_sizes(elements: Int64, wire: int) -> Int64:
+    """Wire image bytes of each piece; there are few different sizes."""
+    sizes, which = np.unique(elements, return_inverse=True)
+    return np.array([image_bytes(int(size), wire) for size in sizes], np.int64)[which]

@@ -1,0 +1,317 @@
+"""Memory of the emulated chips: data goes in, operations move it, results come out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from collemu_kernels import format_ids, kinds
+from collemu_kernels.dataplane import DataPlane
+from collemu_kernels.images import image_bytes
+from numpy.typing import NDArray
+
+from collemu.dtypes import Dtype, find_dtype, to_storage, to_user, to_values
+from collemu.lower import Lowered
+from collemu.recipe import Recipe
+from collemu.schedule import Schedule
+
+OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+ALIGNMENT = 64
+
+_NO_INT64 = np.zeros(0, np.int64)
+_NO_INT32 = np.zeros(0, np.int32)
+_NO_BYTES = np.zeros(0, np.uint8)
+_NO_FLOATS = np.zeros(0, np.float32)
+
+
+@cache
+def no_data() -> DataPlane:
+    """A data plane that moves nothing: time alone is wanted."""
+    return DataPlane(
+        moving=False,
+        quantised=False,
+        round_own=False,
+        dtype=0,
+        wire=0,
+        item_bytes=0,
+        operator=0,
+        kind=_NO_BYTES,
+        publish=_NO_BYTES,
+        piece_first=_NO_INT64,
+        piece_elements=_NO_INT64,
+        piece_source=_NO_INT64,
+        piece_target=_NO_INT64,
+        piece_image=_NO_INT64,
+        piece_source_cell=_NO_INT32,
+        piece_target_cell=_NO_INT32,
+        memory=_NO_BYTES,
+        slot=_NO_INT64,
+        wire_bytes=_NO_BYTES,
+        image_at=_NO_INT64,
+        image_known=_NO_BYTES,
+        images=_NO_BYTES,
+        values=_NO_FLOATS,
+        addend=_NO_FLOATS,
+    )
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a collective carries: the dtype that is added, what travels, and the operator.
+
+    Attributes
+    ----------
+    dtype : Dtype
+        Of inputs and outputs.
+    recipe : Recipe
+    operator : str
+        sum, prod, min, max or avg.
+    wire : int or None
+        Format id of what travels; None: the dtype itself.
+    """
+
+    dtype: Dtype
+    recipe: Recipe
+    operator: str
+    wire: int | None
+
+    @property
+    def quantised(self) -> bool:
+        """Whether a wire format travels, and not the dtype itself."""
+        return self.wire is not None
+
+    @property
+    def held(self) -> Dtype:
+        """What memory holds while the collective runs: float32 between quantised messages, else the dtype."""
+        return find_dtype("float32") if self.quantised else self.dtype
+
+    @property
+    def scales_first(self) -> bool:
+        """Whether an average divides the contributions, as an unscaled sum could overflow, rather than the sum."""
+        narrow_wire = self.quantised and find_dtype_or_none(self.recipe.wire) is not None
+        return self.operator == "avg" and (self.dtype.overflows_early or narrow_wire)
+
+
+def find_dtype_or_none(name: str) -> Dtype | None:
+    """The dtype of that name, if the wire format is an unscaled element format that is one."""
+    try:
+        return find_dtype(name)
+    except ValueError:
+        return None
+
+
+def payload_of(collective: str, dtype: str, recipe: Recipe, op: str) -> Payload:
+    """Check that dtype, wire format and operator go together.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or a pair that does not go together; the text says what does.
+    """
+    from collemu.formats import find_format
+
+    element = find_dtype(dtype)
+    if op not in OPERATORS:
+        raise ValueError(f"no operation {op!r}; choose {', '.join(OPERATORS)}")
+    if recipe.wire == "none":
+        return Payload(element, recipe, op, None)
+    wire = find_format(recipe.wire)
+    if element.kind != "floating":
+        raise ValueError(f"wire {recipe.wire} carries floats, not {element.name}; use a float dtype, or wire none")
+    if element.name == "float64":
+        raise ValueError(f"wire {recipe.wire} is rounded from float32; use dtype float32 for it, or wire none for float64")
+    if wire.name == "float8_e8m0fnu":
+        raise ValueError("wire float8_e8m0fnu has neither zero nor sign: it is for scales; choose another wire format")
+    return Payload(element, recipe, op, wire.format_id)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Buffers of some or all ranks in one array, and the data plane that moves bytes between them.
+
+    Attributes
+    ----------
+    plane : DataPlane
+        For the kernels.
+    ranks : tuple of int
+        Whose memory it is, in order.
+    """
+
+    plane: DataPlane
+    lowered: Lowered
+    payload: Payload
+    ranks: tuple[int, ...]
+    offsets: NDArray[np.int64]  # [rank, buffer] bytes; -1 for ranks that are not here
+
+    def write_input(self, rank: int, storage: NDArray[Any]) -> None:
+        """Put a rank's contribution, given as bytes of the dtype, into its input buffer."""
+        held = to_values(storage, self.payload.dtype) if self.payload.quantised else storage
+        if self.payload.scales_first and self.lowered.schedule.collective in REDUCTIONS:
+            held = self._divided(held)
+        buffer = self._buffer(rank, kinds.INPUT)
+        buffer[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
+
+    def read_output(self, rank: int) -> NDArray[Any]:
+        """A rank's output buffer as an array of the dtype's storage, one dimension."""
+        held = self._buffer(rank, kinds.OUTPUT).view(self.payload.held.storage)
+        averages = self.payload.operator == "avg" and self.lowered.schedule.collective in REDUCTIONS
+        if averages and not self.payload.scales_first:
+            held = self._divided(held)
+        return to_storage(held, self.payload.dtype)
+
+    def _buffer(self, rank: int, buffer: int) -> NDArray[np.uint8]:
+        schedule = self.lowered.schedule
+        size = int(schedule.chunk_starts(buffer, self.lowered.count)[-1]) * self.payload.held.item_bytes
+        start = int(self.offsets[rank, buffer])
+        return self.plane.memory[start : start + size]
+
+    def _divided(self, held: NDArray[Any]) -> NDArray[Any]:
+        """The array divided by the number of ranks; integers truncate toward zero."""
+        ranks = self.lowered.schedule.ranks
+        if self.payload.held.kind == "integer":
+            return (np.sign(held) * (np.abs(held.astype(object)) // ranks)).astype(held.dtype) if held.size else held
+        if self.payload.held.is_codes:
+            values = to_values(held.view(self.payload.held.storage), self.payload.held)
+            return to_storage(values / np.float32(ranks), self.payload.held)
+        return held / held.dtype.type(ranks)
+
+
+def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None = None, slots: int = 1) -> Memory:
+    """Empty buffers for all ranks, or for those given (a real process holds one), and the data plane over them.
+
+    Parameters
+    ----------
+    ranks : sequence of int, optional
+        Whose buffers to hold. FIFO slots are made for the messages that they send or receive.
+    slots : int
+        FIFO slots of a connection.
+    """
+    schedule = lowered.schedule
+    held = payload.held
+    present = tuple(range(schedule.ranks)) if ranks is None else tuple(ranks)
+    offsets, memory_bytes = _buffer_offsets(schedule, lowered.count, held.item_bytes, present)
+    pieces = lowered.pieces
+    rank = lowered.rank[pieces.operation]
+    ops = schedule.ops
+
+    def place(buffer_column: str, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        base = offsets[rank, ops[buffer_column][pieces.operation]]
+        return np.where((starts < 0) | (base < 0), -1, base + starts * held.item_bytes)
+
+    image_at, source_cell, target_cell, image_total = _NO_INT64, _NO_INT32, _NO_INT32, 0
+    cells = 0
+    if payload.wire is not None:
+        cell_bases, cells = schedule.cell_bases()
+        source_cell = (cell_bases[rank, ops["src_buffer"][pieces.operation]] + pieces.source_chunk).astype(np.int32)
+        target_cell = (cell_bases[rank, ops["dst_buffer"][pieces.operation]] + pieces.target_chunk).astype(np.int32)
+        source_cell[pieces.source < 0] = -1
+        target_cell[pieces.target < 0] = -1
+        image_at, image_total = _image_places(lowered, payload.wire, np.isin(rank, present), target_cell, cells)
+    largest = int(pieces.elements.max(initial=0))
+    works = payload.quantised or held.format_id not in (
+        format_ids.FLOAT32,
+        format_ids.FLOAT64,
+        format_ids.INT8,
+        format_ids.UINT8,
+        format_ids.INT32,
+        format_ids.INT64,
+    )
+    slot, slot_bytes = _slot_places(lowered, present, slots)
+    plane = DataPlane(
+        moving=True,
+        quantised=payload.quantised,
+        round_own=payload.recipe.round_own,
+        dtype=held.format_id,
+        wire=held.format_id if payload.wire is None else payload.wire,
+        item_bytes=held.item_bytes,
+        operator=OPERATORS[payload.operator],
+        kind=np.ascontiguousarray(ops["kind"]),
+        publish=np.ascontiguousarray(ops["publish"]),
+        piece_first=pieces.first,
+        piece_elements=pieces.elements,
+        piece_source=place("src_buffer", pieces.source),
+        piece_target=place("dst_buffer", pieces.target),
+        piece_image=pieces.image,
+        piece_source_cell=source_cell,
+        piece_target_cell=target_cell,
+        memory=np.zeros(memory_bytes, np.uint8),
+        slot=slot,
+        wire_bytes=np.empty(slot_bytes, np.uint8),
+        image_at=image_at,
+        image_known=np.zeros(cells, np.uint8),
+        images=np.empty(image_total, np.uint8),
+        values=np.empty(largest if works else 0, np.float32),
+        addend=np.empty(largest if works else 0, np.float32),
+    )
+    return Memory(plane=plane, lowered=lowered, payload=payload, ranks=present, offsets=offsets)
+
+
+def _round_up(nbytes: Any) -> Any:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _buffer_offsets(
+    schedule: Schedule, count: int, item_bytes: int, ranks: tuple[int, ...]
+) -> tuple[NDArray[np.int64], int]:
+    """Where each rank's buffers lie; in place, input and output overlap as the collective says."""
+    sizes = [
+        int(schedule.chunk_starts(buffer, count)[-1]) * item_bytes
+        for buffer in (kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH)
+    ]
+    own = np.arange(schedule.ranks, dtype=np.int64) * count * item_bytes
+    zero = np.zeros_like(own)
+    if not schedule.in_place:
+        input_at, output_at = zero, zero + _round_up(sizes[0])
+        shared = _round_up(sizes[0]) + _round_up(sizes[1])
+    elif schedule.collective == "all_gather":
+        input_at, output_at, shared = own, zero, _round_up(sizes[1])
+    elif schedule.collective == "reduce_scatter":
+        input_at, output_at, shared = zero, own, _round_up(sizes[0])
+    else:
+        input_at, output_at, shared = zero, zero, _round_up(max(sizes[0], sizes[1]))
+    per_rank = shared + _round_up(sizes[2])
+    here = np.full(schedule.ranks, -1, np.int64)
+    here[list(ranks)] = np.arange(len(ranks)) * per_rank
+    offsets = np.stack([input_at, output_at, zero + shared], axis=1) + here[:, None]
+    offsets[here < 0] = -1
+    return offsets, len(ranks) * per_rank
+
+
+def _image_places(
+    lowered: Lowered, wire: int, here: NDArray[np.bool_], target_cell: NDArray[np.int32], cells: int
+) -> tuple[NDArray[np.int64], int]:
+    """Room for the wire image of every chunk that is written: as large as the largest that is written there."""
+    elements = np.zeros(cells, np.int64)
+    written = here & (target_cell >= 0)
+    np.maximum.at(elements, target_cell[written], lowered.pieces.elements[written])
+    sizes, which = np.unique(elements, return_inverse=True)
+    room = np.array([image_bytes(int(size), wire) for size in sizes], np.int64)[which]
+    return np.cumsum(room) - room, int(room.sum())
+
+
+def _slot_places(lowered: Lowered, ranks: tuple[int, ...], slots: int) -> tuple[NDArray[np.int64], int]:
+    """FIFO slots: a connection's messages take turns in as many places as it has slots."""
+    messages = lowered.messages
+    if not len(messages):
+        return np.zeros(0, np.int64), 0
+    here = np.isin(messages.source, ranks) | np.isin(messages.destination, ranks)
+    connection = np.cumsum(messages.number == 0) - 1
+    room = np.zeros(connection[-1] + 1, np.int64)
+    np.maximum.at(room, connection[here], _round_up(messages.nbytes[here]))
+    turns = np.minimum(np.bincount(connection), slots)
+    base = np.cumsum(room * turns) - room * turns
+    return base[connection] + (messages.number % slots) * room[connection], int((room * turns).sum())
+
+
+def replicas_identical(outputs: Sequence[NDArray[Any]]) -> bool:
+    """Whether all ranks hold the same bits."""
+    first = np.ascontiguousarray(outputs[0]).reshape(-1).view(np.uint8)
+    return all(np.array_equal(first, np.ascontiguousarray(other).reshape(-1).view(np.uint8)) for other in outputs[1:])
+
+
+def outputs_for_user(memory: Memory, like: Any) -> NDArray[Any]:
+    """All ranks' outputs as one array of shape (ranks, elements), in the clothes of the data that came in."""
+    stacked = np.stack([memory.read_output(rank) for rank in memory.ranks])
+    return to_user(stacked, memory.payload.dtype, like)

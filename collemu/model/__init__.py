@@ -1,0 +1,1 @@
+"""Closed forms: lower bounds, and the bandwidths that benchmarks print."""

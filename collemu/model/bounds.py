@@ -1,0 +1,156 @@
+"""Lower bounds: no schedule, however clever, ends sooner within one domain.
+
+The bandwidth bound counts the bytes that one port of some chip must carry in one direction. Let S be the
+wire bytes of ``count`` elements and n the ranks.
+
+- broadcast, sendrecv: a receiver takes in S. reduce: the root takes in a partial sum of every element, S.
+- all_gather, alltoall: every rank takes in n-1 blocks of S; gather: the root does; scatter: the root gives
+  them out. reduce_scatter: every rank gives out n-1, its terms of the others' results, whether or not a
+  switch adds.
+- all_reduce: n-1 messages of an element must arrive before any rank can know its sum, since each joins at
+  most two partial sums, and n-1 more before all the others know it. That is 2S(n-1)/n a rank on average, so
+  some rank sends as much. A switch that adds spares that, but every rank still gives out its terms and
+  takes in the sum: S.
+
+Time is launch + bytes / rate + two link hops, for n > 1 and any byte at all. It holds as a sum because the
+three follow each other. No byte leaves before the launch is over. The links of a chip together carry one
+direction at ``rate``, so the last of B bytes given out leaves no sooner than B / rate after that, and then
+has two links to cross; likewise the first of B bytes taken in arrives no sooner than two hops after the
+launch, and the last of them B / rate later. Packet headers, protocol lines, credits, step latencies and
+copies only add.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collemu.systems import System
+from collemu.systems.quantity import FEMTOSECONDS_PER_SECOND, exact
+
+HOPS = 2  # chip to switch, switch to chip
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least time of a collective and what it is made of.
+
+    Attributes
+    ----------
+    name : str
+        Which bound it is, for tables: ``2S(n-1)/n``, ``S``, ...
+    port_bytes : float
+        Wire bytes that one chip must carry in one direction.
+    bandwidth_s, latency_s, total_s : float
+        Their time at the chip's rate; launch and hops; the sum.
+    total_fs : int
+        The sum in femtoseconds, rounded down. No result may lie below it.
+    """
+
+    name: str
+    port_bytes: float
+    bandwidth_s: float
+    latency_s: float
+    total_s: float
+    total_fs: int
+
+
+def port_elements(
+    collective: str,
+    ranks: int,
+    count: int,
+    *,
+    in_switch_reduction: bool = False,
+    counts: Sequence[Sequence[int]] | None = None,
+) -> tuple[Fraction, str]:
+    """Elements that some chip must carry in one direction, and the name of that bound.
+
+    Parameters
+    ----------
+    collective : str
+    ranks, count : int
+        As ``emulate`` takes them: ``count`` per rank, or per block where there are n blocks.
+    in_switch_reduction : bool
+        Whether the switch adds.
+    counts : n x n integers, optional
+        For alltoallv: elements from each rank (row) to each rank (column); ``count`` is not used.
+
+    Raises
+    ------
+    ValueError
+        Unknown collective, no rank, negative count, or a missing or misshapen ``counts``.
+    """
+    if ranks < 1 or count < 0:
+        raise ValueError(f"bound of {collective}: {ranks} ranks, count {count}; needs ranks >= 1, count >= 0")
+    if collective == "alltoallv":
+        return Fraction(_largest_port(ranks, counts)), "largest row or column"
+    if collective in ("broadcast", "reduce", "sendrecv"):
+        return Fraction(count if ranks > 1 else 0), "S"
+    if collective in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"):
+        return Fraction(count * (ranks - 1)), "S(n-1)"
+    if collective == "all_reduce" and in_switch_reduction:
+        return Fraction(count if ranks > 1 else 0), "S"
+    if collective == "all_reduce":
+        return Fraction(2 * count * (ranks - 1), ranks), "2S(n-1)/n"
+    raise ValueError(f"bound of {collective!r}: no such collective")
+
+
+def lower_bound(
+    collective: str,
+    ranks: int,
+    count: int,
+    itemsize_bits: int | Fraction,
+    system: System,
+    *,
+    counts: Sequence[Sequence[int]] | None = None,
+) -> Bounds:
+    """The least time of a collective on a system.
+
+    Parameters
+    ----------
+    collective : str
+    ranks, count : int
+        As ``emulate`` takes them; ``ranks`` must fit in one domain.
+    itemsize_bits : int or Fraction
+        Bits of an element on the wire, scales of full blocks included: 32 for float32, 17/4 for mxfp4.
+    system : System
+    counts : n x n integers, optional
+        For alltoallv.
+
+    Raises
+    ------
+    ValueError
+        As ``port_elements``; more ranks than the domain has chips; no bits.
+    """
+    domain = system.domain
+    if ranks > domain.chips:
+        raise ValueError(
+            f"bound of {collective}: {ranks} ranks exceed the {domain.chips} chips of a {system.name} domain "
+            f"and the bound holds within one"
+        )
+    if itemsize_bits <= 0:
+        raise ValueError(f"bound of {collective}: itemsize_bits must be above zero, not {itemsize_bits}")
+    elements, name = port_elements(
+        collective, ranks, count, in_switch_reduction=domain.in_switch_reduction, counts=counts
+    )
+    port_bytes = elements * Fraction(itemsize_bits) / 8
+    rate = domain.planes * exact(domain.link_bytes_per_s)
+    bandwidth_fs = port_bytes * FEMTOSECONDS_PER_SECOND / rate
+    latency_fs = system.endpoint.launch_fs + (HOPS * domain.hop_latency_fs if port_bytes else 0)
+    return Bounds(
+        name=name,
+        port_bytes=float(port_bytes),
+        bandwidth_s=float(bandwidth_fs / FEMTOSECONDS_PER_SECOND),
+        latency_s=latency_fs / FEMTOSECONDS_PER_SECOND,
+        total_s=float((latency_fs + bandwidth_fs) / FEMTOSECONDS_PER_SECOND),
+        total_fs=latency_fs + int(bandwidth_fs),
+    )
+
+
+def _largest_port(ranks: int, counts: Sequence[Sequence[int]] | None) -> int:
+    """Most elements that a rank sends to, or receives from, the others."""
+    if counts is None or len(counts) != ranks or any(len(row) != ranks for row in counts):
+        raise ValueError(f"bound of alltoallv: counts must be {ranks} rows of {ranks} element counts")
+    others = [[0 if i == j else int(counts[i][j]) for j in range(ranks)] for i in range(ranks)]
+    if any(element < 0 for row in others for element in row):
+        raise ValueError("bound of alltoallv: counts must not be negative")
+    return max(*map(sum, others), *map(sum, zip(*others, strict=True)))

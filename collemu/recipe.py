@@ -1,0 +1,34 @@
+"""How a collective quantises: what travels on the wire and where values are rounded to it."""
+
+from dataclasses import dataclass
+
+ACCUMULATE = ("float32",)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The numbers side of a collective.
+
+    A rank's own contributions stay in the dtype. Received bytes are decoded to float32, added in schedule order, and encoded again
+    when they are sent on. A final chunk that will be distributed is encoded once and its owner keeps the decoded copy, so all
+    replicas hold the same bits; forwarded bytes are copied, never encoded again.
+
+    Attributes
+    ----------
+    wire : str
+        ``none`` (the dtype itself travels) or the name of an element or block format.
+    accumulate : str
+        Type in which received values are added; ``float32``.
+    round_own : bool
+        Whether algorithms that send the same term to everybody (one_shot) add their own term as the others see it.
+    """
+
+    wire: str = "none"
+    accumulate: str = "float32"
+    round_own: bool = True
+
+    def __post_init__(self) -> None:
+        if self.accumulate not in ACCUMULATE:
+            raise ValueError(
+                f"recipe: accumulate={self.accumulate!r} is not an accumulate type; choose {', '.join(ACCUMULATE)}"
+            )

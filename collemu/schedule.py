@@ -1,0 +1,352 @@
+"""The schedule: the one table of operations that every engine runs.
+
+A schedule is an algorithm written out for a number of ranks. Its threads and operations are two structured
+arrays (`THREAD`, `OP`), so that half a million operations are a few megabytes and a few vectorised passes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from collemu_kernels import kinds
+from numpy.typing import NDArray
+
+#: One operation: ``src`` and ``dst`` are first chunks, ``count`` is in chunks, ``dep`` is an operation of the
+#: same rank that must have finished, or -1.
+OP = np.dtype(
+    [
+        ("kind", "u1"),
+        ("publish", "u1"),
+        ("src_buffer", "u1"),
+        ("dst_buffer", "u1"),
+        ("src", "<i4"),
+        ("dst", "<i4"),
+        ("count", "<i4"),
+        ("dep", "<i4"),
+    ]
+)
+
+#: One thread: its peers (-1: none), its channel, and where its operations lie in the table of operations.
+THREAD = np.dtype(
+    [
+        ("rank", "<i4"),
+        ("id", "<i4"),
+        ("send_peer", "<i4"),
+        ("recv_peer", "<i4"),
+        ("channel", "<i4"),
+        ("length", "<i4"),
+        ("first", "<i8"),
+    ]
+)
+
+#: Names of the operation kinds, in the order of their numbers in `collemu_kernels.kinds`.
+KIND_NAMES = (
+    "nop",
+    "send",
+    "recv",
+    "copy",
+    "reduce",
+    "recv_copy_send",
+    "recv_reduce",
+    "recv_reduce_send",
+    "recv_reduce_copy",
+    "recv_reduce_copy_send",
+    "multimem_reduce",
+    "multimem_store",
+)
+BUFFER_NAMES = ("input", "output", "scratch")
+
+
+def _kind_table(*members: int) -> NDArray[np.bool_]:
+    table = np.zeros(256, dtype=np.bool_)
+    table[list(members)] = True
+    table.setflags(write=False)
+    return table
+
+
+# What a kind does. Every kind adds up the operands it has (source, destination, message) and puts the sum
+# into its destination, its outgoing message, or both. Indexed by kind, with room for any byte.
+READS_SRC = _kind_table(
+    kinds.SEND,
+    kinds.COPY,
+    kinds.REDUCE,
+    kinds.RECV_REDUCE_SEND,
+    kinds.RECV_REDUCE_COPY,
+    kinds.RECV_REDUCE_COPY_SEND,
+)
+READS_DST = _kind_table(kinds.REDUCE, kinds.RECV_REDUCE)
+WRITES_DST = _kind_table(
+    kinds.RECV,
+    kinds.COPY,
+    kinds.REDUCE,
+    kinds.RECV_COPY_SEND,
+    kinds.RECV_REDUCE,
+    kinds.RECV_REDUCE_COPY,
+    kinds.RECV_REDUCE_COPY_SEND,
+)
+RECEIVES = _kind_table(
+    kinds.RECV,
+    kinds.RECV_COPY_SEND,
+    kinds.RECV_REDUCE,
+    kinds.RECV_REDUCE_SEND,
+    kinds.RECV_REDUCE_COPY,
+    kinds.RECV_REDUCE_COPY_SEND,
+)
+SENDS = _kind_table(kinds.SEND, kinds.RECV_COPY_SEND, kinds.RECV_REDUCE_SEND, kinds.RECV_REDUCE_COPY_SEND)
+
+#: Collectives that have a root.
+ROOTED = frozenset({"broadcast", "reduce"})
+# Regions (of `count` elements each) in a rank's input and output: one, or one a rank.
+_INPUT_PER_RANK = frozenset({"reduce_scatter", "alltoall"})
+_OUTPUT_PER_RANK = frozenset({"all_gather", "alltoall"})
+
+
+class ScheduleError(ValueError):
+    """A schedule does not do what it must, or cannot run; the text names rank, thread, step and chunk."""
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """An algorithm for a number of ranks: the operations of every rank and thread, with their dependencies.
+
+    Attributes
+    ----------
+    collective, algorithm
+        What must hold before and after, and how it is done.
+    ranks
+        Number of ranks.
+    root
+        Root of a broadcast or reduce; 0 for collectives that have none.
+    channels
+        Number of independent lanes; a thread uses one.
+    threads : ndarray of THREAD
+        Sorted by (rank, id).
+    ops : ndarray of OP
+        Operations of a thread in order at ``[first, first + length)``; threads follow each other in thread
+        order, so the index of an operation grows with (rank, thread, step).
+    input_chunks, output_chunks, scratch_chunks
+        Chunks in each buffer of a rank. In place, both input and output have their full number.
+    in_place
+        Input and output share memory: one buffer, except that the input of an all_gather is the rank's own
+        region of the output, and the output of a reduce_scatter the rank's own region of the input.
+    """
+
+    collective: str
+    algorithm: str
+    ranks: int
+    root: int
+    channels: int
+    threads: NDArray[Any] = field(repr=False)
+    ops: NDArray[Any] = field(repr=False)
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int = 0
+    in_place: bool = False
+
+    def __post_init__(self) -> None:
+        self.threads.setflags(write=False)
+        self.ops.setflags(write=False)
+
+    @property
+    def input_regions(self) -> int:
+        """Regions of ``count`` elements in a rank's input."""
+        return self.ranks if self.collective in _INPUT_PER_RANK else 1
+
+    @property
+    def output_regions(self) -> int:
+        """Regions of ``count`` elements in a rank's output."""
+        return self.ranks if self.collective in _OUTPUT_PER_RANK else 1
+
+    @property
+    def region_chunks(self) -> int:
+        """Chunks in one region of ``count`` elements, in the input and in the output alike."""
+        return self.input_chunks // self.input_regions
+
+    @cached_property
+    def n_messages(self) -> int:
+        """Number of messages that all ranks send."""
+        return int(np.count_nonzero(SENDS[self.ops["kind"]]))
+
+    @cached_property
+    def thread_of_op(self) -> NDArray[np.int32]:
+        """Index into ``threads`` of every operation, shape (operations,)."""
+        return np.repeat(np.arange(len(self.threads), dtype=np.int32), self.threads["length"])
+
+    def buffer_chunks(self, buffer: int) -> int:
+        """Chunks in buffer ``kinds.INPUT``, ``OUTPUT`` or ``SCRATCH`` of a rank."""
+        return (self.input_chunks, self.output_chunks, self.scratch_chunks)[buffer]
+
+    def chunk_starts(self, buffer: int, count: int) -> NDArray[np.int64]:
+        """Element offsets at which the chunks of a buffer begin, and the buffer's end.
+
+        A region of ``count`` elements in k chunks gives chunk i ``ceil(count / k)`` elements when
+        ``i < count mod k``, else ``floor(count / k)``. A scratch chunk has room for the largest chunk.
+
+        Parameters
+        ----------
+        buffer : int
+            ``kinds.INPUT``, ``OUTPUT`` or ``SCRATCH``.
+        count : int
+            Elements of one region, as nccl-tests counts them per rank.
+
+        Returns
+        -------
+        ndarray of int64, shape (chunks + 1,)
+        """
+        k = max(self.region_chunks, 1)
+        short, longer = divmod(count, k)
+        if buffer == kinds.SCRATCH:
+            return np.arange(self.scratch_chunks + 1, dtype=np.int64) * (short + (longer > 0))
+        chunk = np.arange(self.buffer_chunks(buffer) + 1, dtype=np.int64)
+        region, within = chunk // k, chunk % k
+        return region * count + within * short + np.minimum(within, longer)
+
+    def cell_bases(self) -> tuple[NDArray[np.int64], int]:
+        """Number every chunk of every rank, so that chunks which share memory share a number.
+
+        Returns
+        -------
+        bases : ndarray of int64, shape (ranks, 3)
+            Chunk c of a buffer of a rank is cell ``bases[rank, buffer] + c``.
+        cells : int
+            Number of cells; in place, input and output overlap in them.
+        """
+        rank = np.arange(self.ranks, dtype=np.int64)
+        if not self.in_place:
+            input_at, output_at, shared = 0 * rank, 0 * rank + self.input_chunks, 0
+        elif self.collective == "all_gather":
+            input_at, output_at, shared = rank * self.input_chunks, 0 * rank, self.input_chunks
+        elif self.collective == "reduce_scatter":
+            input_at, output_at, shared = 0 * rank, rank * self.output_chunks, self.output_chunks
+        else:
+            input_at, output_at, shared = 0 * rank, 0 * rank, self.output_chunks
+        own = self.input_chunks + self.output_chunks - shared
+        per_rank = own + self.scratch_chunks
+        bases = np.stack([input_at, output_at, 0 * rank + own], axis=1) + (rank * per_rank)[:, None]
+        return bases, self.ranks * per_rank
+
+    def where(self, op: int) -> str:
+        """Name an operation by its place, as in ``rank 3 thread 0 step 2``."""
+        thread = self.threads[self.thread_of_op[op]]
+        return f"rank {thread['rank']} thread {thread['id']} step {op - thread['first']}"
+
+    def describe(self, op: int) -> str:
+        """Name an operation by its place and deed, as in ``rank 3 thread 0 step 2 (send input[4])``."""
+        row = self.ops[op]
+        kind = int(row["kind"])
+        name = KIND_NAMES[kind] if kind < len(KIND_NAMES) else f"kind {kind}"
+        parts = [name]
+        if READS_SRC[kind]:
+            parts.append(chunk_name(int(row["src_buffer"]), int(row["src"]), int(row["count"])))
+        if WRITES_DST[kind]:
+            parts.append("to " + chunk_name(int(row["dst_buffer"]), int(row["dst"]), int(row["count"])))
+        return f"{self.where(op)} ({' '.join(parts)})"
+
+
+def chunk_name(buffer: int, chunk: int, count: int = 1) -> str:
+    """Name a run of chunks, as in ``input[4]`` or ``output[4:6]``."""
+    name = BUFFER_NAMES[buffer] if buffer < len(BUFFER_NAMES) else f"buffer {buffer}"
+    return f"{name}[{chunk}]" if count == 1 else f"{name}[{chunk}:{chunk + count}]"
+
+
+def algorithms(collective: str | None = None) -> tuple[str, ...]:
+    """Names of the algorithms that `build_schedule` knows.
+
+    Parameters
+    ----------
+    collective : str, optional
+        Only those of this collective; all names, each once, when left out.
+
+    Raises
+    ------
+    ValueError
+        For an unknown collective; the text lists the known ones.
+    """
+    from collemu.algorithms import BUILDERS
+
+    if collective is None:
+        return tuple(dict.fromkeys(name for table in BUILDERS.values() for name in table))
+    _refuse_unknown_collective(collective)
+    return tuple(BUILDERS[collective])
+
+
+def build_schedule(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    *,
+    root: int = 0,
+    channels: int = 1,
+    chunks: int | None = None,
+    counts: Sequence[Sequence[int]] | NDArray[Any] | None = None,
+) -> Schedule:
+    """Write out an algorithm for a number of ranks.
+
+    Parameters
+    ----------
+    collective, algorithm : str
+        A pair of names from `algorithms`.
+    ranks : int
+        Number of ranks, 1 or more. With one rank every algorithm copies input to output.
+    root : int
+        Root of a broadcast or reduce; must name a rank, and is ignored elsewhere.
+    channels : int
+        Independent lanes, each with its own threads and its own share of the chunks. One lane of ``tree`` is
+        a pair of trees on two channels.
+    chunks : int, optional
+        Pieces into which a lane cuts what it would send as one message, worked on one after the other, and
+        pipelined where messages are forwarded. Default: one a hop of the longest path for ``tree``, and for
+        the chains that ``ring`` is in broadcast and reduce; 1 elsewhere.
+    counts : n x n elements, optional
+        Elements from each rank to each, of alltoallv alone.
+
+    Returns
+    -------
+    Schedule
+        Out of place; the input buffer is never written.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or a number that is out of range; the text lists what is possible.
+    """
+    from collemu.algorithms import BUILDERS
+
+    _refuse_unknown_collective(collective)
+    if algorithm not in BUILDERS[collective]:
+        choices = ", ".join(BUILDERS[collective])
+        raise ValueError(f"no algorithm {algorithm!r} for {collective}; choose {choices}")
+    ranks = _whole(ranks, "ranks", least=1)
+    root = _whole(root, "root", least=0)
+    if root >= ranks:
+        raise ValueError(f"root {root} is not one of the {ranks} ranks; choose 0 to {ranks - 1}")
+    channels = _whole(channels, "channels", least=1)
+    if chunks is not None:
+        chunks = _whole(chunks, "chunks", least=1)
+    if counts is not None:
+        raise ValueError(f"counts belong to alltoallv; {collective} takes none")
+    return BUILDERS[collective][algorithm](
+        ranks, root=root if collective in ROOTED else 0, channels=channels, chunks=chunks
+    )
+
+
+def _refuse_unknown_collective(collective: str) -> None:
+    from collemu.algorithms import BUILDERS
+
+    if collective not in BUILDERS:
+        raise ValueError(f"no collective {collective!r}; choose {', '.join(BUILDERS)}")
+
+
+def _whole(value: Any, name: str, *, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}; give a whole number of {least} or more") from None
+    if number < least:
+        raise ValueError(f"{name} is {number}; give a whole number of {least} or more")
+    return number

@@ -1,0 +1,297 @@
+"""A system: chips, the switches that join them, endpoints, protocols and scale-out, as plain frozen numbers.
+
+Fields carry their unit in the name. A property that ends in ``_fs`` is the same time in whole femtoseconds,
+one in ``fs_per_byte`` the time of a byte as a ratio of integers: what the emulator computes with.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from collemu.systems.quantity import (
+    USER,
+    Number,
+    Quantity,
+    checked,
+    femtoseconds,
+    femtoseconds_per_byte,
+    hint,
+    unit_of,
+)
+
+
+class SystemFileError(ValueError):
+    """A system that cannot be found, read or believed; the text is one line that names every fault."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One accelerator: dense arithmetic rates and memory."""
+
+    fp8_dense_flop_per_s: float
+    fp4_dense_flop_per_s: float
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The chips behind one switch stage; every chip has one link each way to the switch of every plane."""
+
+    chips: int
+    planes: int
+    link_bytes_per_s: float
+    hop_latency_s: float
+    credits: int
+    packet_payload_bytes: int
+    packet_header_bytes: int
+    in_switch_reduction: bool
+
+    @property
+    def hop_latency_fs(self) -> int:
+        """Latency of one link, chip to switch or switch to chip."""
+        return femtoseconds(self.hop_latency_s)
+
+    @property
+    def link_fs_per_byte(self) -> Fraction:
+        """Serialisation of a byte on one link."""
+        return femtoseconds_per_byte(self.link_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What a chip spends on a collective by itself."""
+
+    launch_s: float
+    copy_bytes_per_s: float
+    reduce_bytes_per_s: float
+    fifo_slots: int
+
+    @property
+    def launch_fs(self) -> int:
+        """Time before a rank's first operation."""
+        return femtoseconds(self.launch_s)
+
+    @property
+    def copy_fs_per_byte(self) -> Fraction:
+        """Time of a copied byte."""
+        return femtoseconds_per_byte(self.copy_bytes_per_s)
+
+    @property
+    def reduce_fs_per_byte(self) -> Fraction:
+        """Time of a reduced byte."""
+        return femtoseconds_per_byte(self.reduce_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How an endpoint moves a chunk: ``data_bytes`` of every ``line_bytes`` on the wire are payload."""
+
+    step_latency_s: float
+    data_bytes: int
+    line_bytes: int
+
+    @property
+    def step_latency_fs(self) -> int:
+        """Cost of a step at the sending endpoint, without the links."""
+        return femtoseconds(self.step_latency_s)
+
+
+@dataclass(frozen=True)
+class Scaleout:
+    """A chip's port to the network that joins domains; the rate is of one direction."""
+
+    bytes_per_s: float
+    latency_s: float
+    datagram_bytes: int
+    cluster_max_chips: int
+
+    @property
+    def fs_per_byte(self) -> Fraction:
+        """Serialisation of a byte at the chip's port."""
+        return femtoseconds_per_byte(self.bytes_per_s)
+
+    @property
+    def latency_fs(self) -> int:
+        """One-way latency between two domains."""
+        return femtoseconds(self.latency_s)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a number was read."""
+
+    title: str
+    address: str = ""
+
+
+SECTIONS: dict[str, type] = {"chip": Chip, "domain": Domain, "endpoint": Endpoint, "scaleout": Scaleout}
+PROTOCOLS = ("dma", "simple", "ll", "ll128")
+
+
+def kinds(section: type) -> dict[str, type]:
+    """Kind (int, float or bool) of every number of a section, in order."""
+    return {field.name: field.type for field in dataclasses.fields(section) if isinstance(field.type, type)}
+
+
+@dataclass(frozen=True)
+class System:
+    """A system, its numbers as plain attributes and their origin beside them.
+
+    Attributes
+    ----------
+    name, title, status : str
+        What it is called, and whether one can buy it.
+    chip, domain, endpoint, scaleout
+        Its parts.
+    protocols : mapping of str to Protocol
+        By name: dma, simple, ll, ll128, or some of them.
+    default_protocol : str
+        The one that ``protocol="auto"`` stands for.
+    provenance : mapping of str to Quantity
+        Origin of every number, by dotted name: ``domain.chips``, ``protocol.ll.data_bytes``.
+    sources : mapping of str to Source
+        What the keys in ``Quantity.source`` stand for.
+    """
+
+    name: str
+    title: str
+    status: str
+    chip: Chip
+    domain: Domain
+    endpoint: Endpoint
+    protocols: Mapping[str, Protocol]
+    default_protocol: str
+    scaleout: Scaleout
+    provenance: Mapping[str, Quantity]
+    sources: Mapping[str, Source]
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.fingerprint))
+
+    @property
+    def chip_bytes_per_s(self) -> float:
+        """Rate of a chip into its domain, of one direction: all its links."""
+        return self.domain.planes * self.domain.link_bytes_per_s
+
+    @property
+    def chip_bytes_per_s_both_directions(self) -> float:
+        """What a vendor's headline calls a chip's bandwidth: in and out added."""
+        return 2 * self.chip_bytes_per_s
+
+    @property
+    def domain_bytes_per_s_both_directions(self) -> float:
+        """What a headline calls the domain's bandwidth: every chip, in and out added; not the bisection."""
+        return self.domain.chips * self.chip_bytes_per_s_both_directions
+
+    @property
+    def domain_fp8_dense_flop_per_s(self) -> float:
+        """Dense FP8 rate of all the domain's chips."""
+        return self.domain.chips * self.chip.fp8_dense_flop_per_s
+
+    @property
+    def domain_fp4_dense_flop_per_s(self) -> float:
+        """Dense FP4 rate of all the domain's chips."""
+        return self.domain.chips * self.chip.fp4_dense_flop_per_s
+
+    @property
+    def domain_hbm_bytes_per_s(self) -> float:
+        """Memory rate of all the domain's chips."""
+        return self.domain.chips * self.chip.hbm_bytes_per_s
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with any value; names, notes and sources do not count."""
+        values = [f"{name}={quantity.value!r}" for name, quantity in sorted(self.provenance.items())]
+        text = "\n".join([*values, f"default_protocol={self.default_protocol}"])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def estimates(self) -> tuple[str, ...]:
+        """Names of the numbers that nobody published for this system. A run that uses one says so."""
+        return self._with_confidence("estimate")
+
+    def changed(self) -> tuple[str, ...]:
+        """Names of the numbers that ``with_`` set."""
+        return self._with_confidence(USER)
+
+    def _with_confidence(self, confidence: str) -> tuple[str, ...]:
+        return tuple(name for name, quantity in self.provenance.items() if quantity.confidence == confidence)
+
+    def with_(self, **changes: Number) -> "System":
+        """A copy with some numbers changed; their confidence becomes ``user``.
+
+        Parameters
+        ----------
+        **changes
+            By dotted name: ``system.with_(**{"domain.hop_latency_s": 3e-7})``.
+
+        Raises
+        ------
+        SystemFileError
+            For an unknown name or a value that its field cannot hold.
+        """
+        quantities = dict(self.provenance)
+        faults: list[str] = []
+        for name, value in changes.items():
+            if name not in quantities:
+                faults.append(f"{name}: no such number{hint(name, quantities)}")
+                continue
+            key = name.rpartition(".")[2]
+            try:
+                plain = checked(key, type(quantities[name].value), _plain(value))
+            except ValueError as error:
+                faults.append(f"{name}: {error}")
+                continue
+            quantities[name] = Quantity(plain, unit_of(key), USER, USER)
+        faults = faults or contradictions(quantities)
+        if faults:
+            raise SystemFileError(f"system {self.name}: " + "; ".join(faults))
+        return assemble(self.name, self.title, self.status, self.default_protocol, quantities, self.sources)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number it holds; anything else as it is."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
+
+
+def contradictions(quantities: Mapping[str, Quantity]) -> list[str]:
+    """Faults that no number has by itself."""
+    faults: list[str] = []
+    for name in PROTOCOLS:
+        data, line = (quantities.get(f"protocol.{name}.{key}") for key in ("data_bytes", "line_bytes"))
+        if data and line and data.value > line.value:
+            faults.append(f"protocol.{name}: data_bytes {data.value} exceeds line_bytes {line.value}")
+    return faults
+
+
+def assemble(
+    name: str,
+    title: str,
+    status: str,
+    default_protocol: str,
+    quantities: Mapping[str, Quantity],
+    sources: Mapping[str, Source],
+) -> System:
+    """A system from its numbers by dotted name; every number has been checked."""
+
+    def part(prefix: str, section: type) -> Any:
+        return section(**{key: quantities[f"{prefix}.{key}"].value for key in kinds(section)})
+
+    present = {key.split(".")[1] for key in quantities if key.startswith("protocol.")}
+    return System(
+        name=name,
+        title=title,
+        status=status,
+        chip=part("chip", Chip),
+        domain=part("domain", Domain),
+        endpoint=part("endpoint", Endpoint),
+        protocols={each: part(f"protocol.{each}", Protocol) for each in PROTOCOLS if each in present},
+        default_protocol=default_protocol,
+        scaleout=part("scaleout", Scaleout),
+        provenance=dict(quantities),
+        sources=dict(sources),
+    )

@@ -1,0 +1,202 @@
+"""What one operation does to memory: copy, decode, reduce, encode. Time plays no part here.
+
+Two modes. *Raw* (no wire format): memory holds the dtype, messages are its bytes. *Quantised*: memory holds float32, messages
+are wire images, and a chunk that came from a message, or was published, remembers its image, so that sending it on copies
+bytes and never rounds twice.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu_kernels._jit import jit
+from collemu_kernels.combine import reduce_floats, reduce_memory
+from collemu_kernels.images import decode_image, encode_image, image_bytes
+from collemu_kernels.kinds import (
+    COPY,
+    KEEP,
+    NOP,
+    PUBLISH_FINAL,
+    RECV,
+    RECV_COPY_SEND,
+    RECV_REDUCE,
+    RECV_REDUCE_COPY,
+    RECV_REDUCE_COPY_SEND,
+    RECV_REDUCE_SEND,
+    REDUCE,
+    SEND,
+)
+
+
+class DataPlane(NamedTuple):
+    """Memory of the ranks, bytes in flight, and what each operation does to them. Offsets are bytes."""
+
+    moving: bool  # False: no data, only time
+    quantised: bool
+    round_own: bool  # PUBLISH_OWN rounds the rank's own term
+    dtype: int  # format id of what memory holds
+    wire: int  # format id of what travels
+    item_bytes: int
+    operator: int
+    kind: NDArray[np.uint8]  # [operation]
+    publish: NDArray[np.uint8]  # [operation]
+    piece_first: NDArray[np.int64]  # [operation + 1] its pieces: one a chunk
+    piece_elements: NDArray[np.int64]
+    piece_source: NDArray[np.int64]  # in memory; -1 where the kind reads none
+    piece_target: NDArray[np.int64]
+    piece_image: NDArray[np.int64]  # in the message
+    piece_source_cell: NDArray[np.int32]  # chunk that can remember an image, or -1
+    piece_target_cell: NDArray[np.int32]
+    memory: NDArray[np.uint8]
+    slot: NDArray[np.int64]  # [message] where it lies in `wire_bytes`
+    wire_bytes: NDArray[np.uint8]  # FIFO slots of all connections
+    image_at: NDArray[np.int64]  # [cell] in `images`
+    image_known: NDArray[np.uint8]  # [cell]
+    images: NDArray[np.uint8]
+    values: NDArray[np.float32]  # work space for the largest chunk
+    addend: NDArray[np.float32]
+
+
+@jit
+def move(data, operation, received, sent):
+    """Carry out an operation that receives and sends the given messages (-1: none); returns an image status."""
+    status = 0
+    if data.kind[operation] == NOP:
+        return status
+    for piece in range(data.piece_first[operation], data.piece_first[operation + 1]):
+        if data.quantised:
+            status |= move_quantised(data, operation, piece, received, sent)
+        else:
+            status |= move_raw(data, operation, piece, received, sent)
+    return status
+
+
+@jit
+def move_raw(data, operation, piece, received, sent):
+    """One chunk of an operation when the dtype itself travels."""
+    kind = data.kind[operation]
+    size = data.piece_elements[piece] * data.item_bytes
+    if size == 0:
+        return 0
+    source = data.piece_source[piece]
+    target = data.piece_target[piece]
+    image = data.piece_image[piece]
+    memory = data.memory
+    values = data.values[: data.piece_elements[piece]] if len(data.values) > 0 else data.values
+    addend = data.addend[: data.piece_elements[piece]] if len(data.addend) > 0 else data.addend
+
+    if kind == COPY:
+        memory[target : target + size] = memory[source : source + size]
+        return 0
+    if kind == REDUCE:
+        here = memory[target : target + size]
+        return reduce_memory(here, here, memory[source : source + size], data.dtype, data.operator, values, addend)
+    if kind == SEND:
+        slot = data.slot[sent] + image
+        data.wire_bytes[slot : slot + size] = memory[source : source + size]
+        return 0
+
+    slot = data.slot[received] + image
+    arrived = data.wire_bytes[slot : slot + size]
+    if kind in (RECV, RECV_COPY_SEND):
+        memory[target : target + size] = arrived
+        if kind == RECV_COPY_SEND:
+            slot = data.slot[sent] + image
+            data.wire_bytes[slot : slot + size] = arrived
+        return 0
+    own = target if kind == RECV_REDUCE else source
+    if kind == RECV_REDUCE_SEND:
+        slot = data.slot[sent] + image
+        result = data.wire_bytes[slot : slot + size]
+    else:
+        result = memory[target : target + size]
+    status = reduce_memory(result, memory[own : own + size], arrived, data.dtype, data.operator, values, addend)
+    if kind == RECV_REDUCE_COPY_SEND:
+        slot = data.slot[sent] + image
+        data.wire_bytes[slot : slot + size] = result
+    return status
+
+
+@jit
+def remembered_image(data, cell, size):
+    """Where a chunk remembers its wire image."""
+    return data.images[data.image_at[cell] : data.image_at[cell] + size]
+
+
+@jit
+def store(data, publish, values, target, cell, size):
+    """Write values to memory, and publish them if the operation says so; returns an image status."""
+    memory = data.memory[target : target + 4 * len(values)].view(np.float32)
+    memory[:] = values
+    if publish == KEEP:
+        data.image_known[cell] = 0
+        return 0
+    image = remembered_image(data, cell, size)
+    status = encode_image(values, data.wire, True, image)
+    data.image_known[cell] = 1
+    if publish == PUBLISH_FINAL or data.round_own:
+        status |= decode_image(image, data.wire, memory)
+    return status
+
+
+@jit
+def move_quantised(data, operation, piece, received, sent):
+    """One chunk of an operation when wire images travel."""
+    kind = data.kind[operation]
+    publish = data.publish[operation]
+    elements = data.piece_elements[piece]
+    if elements == 0:
+        return 0
+    size = image_bytes(elements, data.wire)
+    source = data.piece_source[piece]
+    target = data.piece_target[piece]
+    source_cell = data.piece_source_cell[piece]
+    target_cell = data.piece_target_cell[piece]
+    memory = data.memory
+    values = data.values[:elements]
+
+    if kind == COPY:
+        values[:] = memory[source : source + 4 * elements].view(np.float32)
+        status = store(data, publish, values, target, target_cell, size)
+        if publish == KEEP and source_cell >= 0 and data.image_known[source_cell] == 1:
+            remembered_image(data, target_cell, size)[:] = remembered_image(data, source_cell, size)
+            data.image_known[target_cell] = 1
+        return status
+    if kind == REDUCE:
+        here = memory[target : target + 4 * elements].view(np.float32)
+        reduce_floats(values, here, memory[source : source + 4 * elements].view(np.float32), data.operator)
+        return store(data, publish, values, target, target_cell, size)
+    if kind == SEND:
+        slot = data.slot[sent] + data.piece_image[piece]
+        image = data.wire_bytes[slot : slot + size]
+        if source_cell >= 0 and data.image_known[source_cell] == 1:
+            image[:] = remembered_image(data, source_cell, size)
+            return 0
+        return encode_image(memory[source : source + 4 * elements].view(np.float32), data.wire, True, image)
+
+    slot = data.slot[received] + data.piece_image[piece]
+    arrived = data.wire_bytes[slot : slot + size]
+    if kind in (RECV, RECV_COPY_SEND):
+        status = decode_image(arrived, data.wire, memory[target : target + 4 * elements].view(np.float32))
+        remembered_image(data, target_cell, size)[:] = arrived
+        data.image_known[target_cell] = 1
+        if kind == RECV_COPY_SEND:
+            slot = data.slot[sent] + data.piece_image[piece]
+            data.wire_bytes[slot : slot + size] = arrived
+        return status
+
+    own = target if kind == RECV_REDUCE else source
+    addend = data.addend[:elements]
+    status = decode_image(arrived, data.wire, addend)
+    reduce_floats(values, memory[own : own + 4 * elements].view(np.float32), addend, data.operator)
+    if kind in (RECV_REDUCE, RECV_REDUCE_COPY, RECV_REDUCE_COPY_SEND):
+        status |= store(data, publish, values, target, target_cell, size)
+    if kind in (RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND):
+        slot = data.slot[sent] + data.piece_image[piece]
+        image = data.wire_bytes[slot : slot + size]
+        if kind == RECV_REDUCE_COPY_SEND and publish != KEEP:
+            image[:] = remembered_image(data, target_cell, size)
+        else:
+            status |= encode_image(values, data.wire, True, image)
+    return status

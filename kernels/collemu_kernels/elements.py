@@ -1,0 +1,301 @@
+"""One number at a time: float32 to the codes of an element format and back, rounded once.
+
+Rounding to nearest even needs no table and no branch. For a magnitude x whose last kept bit has the weight
+2**q, the float32 sum x + 2**(q + 23) has no bit below 2**q, and the addition itself rounds to nearest even;
+its low bits are the significand of the result. Below the smallest normal number q stays, which is what
+subnormal numbers are. LLVM turns this straight line into vector code.
+
+The other roundings, which no hot loop needs, shift and add integers.
+"""
+
+import numpy as np
+
+from collemu_kernels._jit import jit
+from collemu_kernels.format_ids import (
+    BIAS,
+    BITS,
+    DOWN,
+    ELEMENT_PARAMETERS,
+    INFINITY_CODE,
+    MANTISSA_BITS,
+    MAX_CODE,
+    NAN_CODE,
+    NEAREST_AWAY,
+    NEAREST_EVEN,
+    NO_NAN,
+    NO_NEGATIVE_ZERO,
+    STOCHASTIC,
+    TOWARD_ZERO,
+    UP,
+)
+
+MAGNITUDE = np.uint32(0x7FFFFFFF)
+EXPONENT = np.uint32(0x7F800000)  # also the bits of infinity: any magnitude above is a NaN
+QUIET_NAN = np.uint32(0x7FC00000)
+SIGN = np.uint32(0x80000000)
+ONE_EXPONENT = np.uint32(0x00800000)
+
+
+@jit
+def holds_nan(values):
+    """Whether any float32 of ``values`` is NaN."""
+    bits = values.view(np.uint32)
+    largest = np.uint32(0)
+    for i in range(bits.size):
+        magnitude = np.uint32(bits[i] & MAGNITUDE)
+        largest = magnitude if magnitude > largest else largest
+    return largest > EXPONENT
+
+
+@jit
+def float_bits(code, format_id):
+    """Bits of the float32 that a normal magnitude ``code`` stands for."""
+    mantissa_bits = ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
+    rebias = 127 - ELEMENT_PARAMETERS[format_id, BIAS]
+    return np.uint32((code << (23 - mantissa_bits)) + (rebias << 23))
+
+
+@jit
+def encoder(format_id, saturate):
+    """What `nearest_even` must know of a format: five uint32.
+
+    The magnitude is limited to the largest finite number, or to the number one code above it, which rounds
+    to that code: infinity or NaN, as the format has it. FP6 and FP4 have neither, and always saturate.
+    """
+    bits = ELEMENT_PARAMETERS[format_id, BITS]
+    limit_code = ELEMENT_PARAMETERS[format_id, MAX_CODE]
+    if not saturate and ELEMENT_PARAMETERS[format_id, NAN_CODE] != NO_NAN:
+        limit_code += 1
+    return (
+        np.uint32(23 - ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]),  # bits that rounding drops
+        np.uint32((128 - ELEMENT_PARAMETERS[format_id, BIAS]) << 23),  # exponent of the least normal number
+        float_bits(limit_code, format_id),
+        np.uint32(32 - bits),  # from float32's sign bit to the code's
+        np.uint32(1 << (bits - 1)),
+    )
+
+
+@jit
+def nearest_even(value, dropped, least, limit, sign_shift, sign_bit):
+    """Code of a float32 that is no NaN (and not for bfloat16, whose exponents leave no room above)."""
+    bits = np.float32(value).view(np.uint32)
+    magnitude = np.uint32(bits & MAGNITUDE)
+    magnitude = magnitude if magnitude < limit else limit
+    exponent = np.uint32(magnitude & EXPONENT)
+    exponent = exponent if exponent > least else least
+    magic = np.uint32(exponent + np.uint32(dropped << np.uint32(23)))
+    total = np.float32(np.uint32(magnitude).view(np.float32) + np.uint32(magic).view(np.float32))
+    significand = np.uint32(np.float32(total).view(np.uint32) - magic)
+    code = np.uint32(significand + np.uint32(np.uint32(exponent - least) >> dropped))
+    return np.uint32(code | np.uint32(np.uint32(bits >> sign_shift) & sign_bit))
+
+
+@jit
+def encode_elements(values, format_id, saturate, codes):
+    """Codes of float32 ``values``, one an entry of ``codes`` (uint8, or uint16 for float16)."""
+    dropped, least, limit, sign_shift, sign_bit = encoder(format_id, saturate)
+    nan_code = np.uint32(max(ELEMENT_PARAMETERS[format_id, NAN_CODE], 0))
+    for i in range(values.size):
+        bits = np.float32(values[i]).view(np.uint32)
+        code = nearest_even(values[i], dropped, least, limit, sign_shift, sign_bit)
+        nan = np.uint32(nan_code | np.uint32(np.uint32(bits >> sign_shift) & sign_bit))
+        codes[i] = nan if np.uint32(bits & MAGNITUDE) > EXPONENT else code
+    if ELEMENT_PARAMETERS[format_id, NO_NEGATIVE_ZERO]:
+        half_least = float_bits(0, format_id) - np.uint32(ELEMENT_PARAMETERS[format_id, MANTISSA_BITS] << 23)
+        for i in range(values.size):
+            if np.uint32(np.float32(values[i]).view(np.uint32) & MAGNITUDE) <= np.uint32(half_least):
+                codes[i] = 0
+
+
+@jit
+def encode_products(values, factors, format_id, codes):
+    """Codes of the float32 products ``values * factors``, saturating; a NaN gives any code."""
+    dropped, least, limit, sign_shift, sign_bit = encoder(format_id, True)
+    for i in range(values.size):
+        product = np.float32(values[i] * factors[i])
+        codes[i] = nearest_even(product, dropped, least, limit, sign_shift, sign_bit)
+
+
+@jit
+def encode_bfloat16(values, saturate, codes):
+    """Codes of float32 ``values`` in bfloat16, whose exponent is float32's own: round the integer."""
+    bits = values.view(np.uint32)
+    limit = np.uint32(0x7F7F0000) if saturate else EXPONENT
+    for i in range(bits.size):
+        magnitude = np.uint32(bits[i] & MAGNITUDE)
+        limited = magnitude if magnitude < limit else limit
+        odd = np.uint32(np.uint32(limited >> np.uint32(16)) & np.uint32(1))
+        code = np.uint32(np.uint32(limited + np.uint32(np.uint32(0x7FFF) + odd)) >> np.uint32(16))
+        code = np.uint32(0x7FC0) if magnitude > EXPONENT else code
+        codes[i] = np.uint32(code | np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(0x8000)))
+
+
+@jit
+def encode_rounded(values, format_id, saturate, rounding, random, codes):
+    """Codes of float32 ``values`` under any rounding.
+
+    ``random`` holds 64 random bits a value when the rounding is stochastic: the value moves away from zero
+    with the probability of the dropped fraction, to 2**-62.
+    Without saturation a finite value overflows only where the rounding leads away from zero, as in IEEE 754.
+    """
+    mantissa_bits = ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
+    least = 128 - ELEMENT_PARAMETERS[format_id, BIAS]
+    nan_code = ELEMENT_PARAMETERS[format_id, NAN_CODE]
+    largest_code = ELEMENT_PARAMETERS[format_id, MAX_CODE]
+    largest = np.int64(float_bits(largest_code, format_id))
+    beyond = largest
+    if not saturate and nan_code != NO_NAN:
+        beyond = np.int64(float_bits(largest_code + 1, format_id))
+    sign_bit = 1 << (ELEMENT_PARAMETERS[format_id, BITS] - 1)
+    bits = values.view(np.uint32)
+    for i in range(bits.size):
+        magnitude = np.int64(bits[i] & MAGNITUDE)
+        negative = bits[i] > MAGNITUDE
+        if magnitude > np.int64(EXPONENT):
+            codes[i] = nan_code | (sign_bit if negative else 0)
+            continue
+        away = (rounding == UP and not negative) or (rounding == DOWN and negative)
+        inward = rounding == TOWARD_ZERO or (rounding in (UP, DOWN) and not away)
+        limit = largest if inward and magnitude < np.int64(EXPONENT) else beyond
+        magnitude = min(magnitude, limit)
+        exponent = min(max(magnitude >> 23, 1), least)
+        kept = magnitude - ((exponent - 1) << 23)  # significand, with the exponent above `least` on top
+        dropped = min(23 - mantissa_bits + least - exponent, 62)
+        mask = (np.int64(1) << dropped) - 1
+        if rounding == NEAREST_EVEN:
+            step = (mask >> 1) + ((kept >> dropped) & 1)
+        elif rounding == NEAREST_AWAY:
+            step = (mask >> 1) + 1
+        elif rounding == STOCHASTIC:
+            step = np.int64(random[i] >> np.uint64(64 - dropped))
+        else:
+            step = mask if away else np.int64(0)
+        code = (kept + step) >> dropped
+        if negative and (code != 0 or not ELEMENT_PARAMETERS[format_id, NO_NEGATIVE_ZERO]):
+            code |= sign_bit
+        codes[i] = code
+
+
+@jit
+def decoder(format_id):
+    """What `element_float` must know of a format."""
+    bits = ELEMENT_PARAMETERS[format_id, BITS]
+    dropped = 23 - ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
+    rebias = (127 - ELEMENT_PARAMETERS[format_id, BIAS]) << 23
+    lone_nan = SIGN if ELEMENT_PARAMETERS[format_id, NO_NEGATIVE_ZERO] else np.uint32(1)
+    return (
+        np.uint32(32 - bits),  # from the code's sign bit to float32's
+        np.uint32(32 - bits - dropped),  # back, so that the mantissas meet
+        np.uint32(ELEMENT_PARAMETERS[format_id, MAX_CODE] << dropped),
+        np.uint32(ELEMENT_PARAMETERS[format_id, INFINITY_CODE] << dropped),
+        lone_nan,  # the NaN where -0 would be; 1 is no code, moved to the top
+        np.uint32(rebias),
+        np.uint32(rebias + (1 << 23)).view(np.float32),  # the least normal number
+    )
+
+
+@jit
+def element_float(code, sign_shift, back, largest, infinity, lone_nan, rebias, least):
+    """Value of a code, exact: its bits moved to float32's places, the exponent rebiased.
+
+    A subnormal number f * least is read as (1 + f) * least, then ``least`` is taken off: no float32 is
+    subnormal on the way, which would be slow on many processors.
+    """
+    moved = np.uint32(np.uint32(code) << sign_shift)
+    magnitude = np.uint32(np.uint32(moved & MAGNITUDE) >> back)
+    subnormal = magnitude < ONE_EXPONENT
+    bits = np.uint32(magnitude + rebias)
+    bits = np.uint32(bits + ONE_EXPONENT) if subnormal else bits
+    bits = np.uint32(bits | EXPONENT) if magnitude > largest else bits
+    bits = np.uint32(bits | QUIET_NAN) if magnitude > infinity else bits
+    bits = QUIET_NAN if moved == lone_nan else bits
+    value = np.float32(np.uint32(bits).view(np.float32) - (least if subnormal else np.float32(0)))
+    signed = np.uint32(np.float32(value).view(np.uint32) | np.uint32(moved & SIGN))
+    return np.uint32(signed).view(np.float32)
+
+
+@jit
+def decode_elements(codes, format_id, values):
+    """float32 ``values`` of codes (uint8 or uint16), exact."""
+    sign_shift, back, largest, infinity, lone_nan, rebias, least = decoder(format_id)
+    for i in range(values.size):
+        values[i] = element_float(codes[i], sign_shift, back, largest, infinity, lone_nan, rebias, least)
+
+
+@jit
+def decode_products(codes, factors, tensor_factor, format_id, values):
+    """float32 ``values`` of codes times their block's factor times the tensor's."""
+    sign_shift, back, largest, infinity, lone_nan, rebias, least = decoder(format_id)
+    for i in range(values.size):
+        value = element_float(codes[i], sign_shift, back, largest, infinity, lone_nan, rebias, least)
+        values[i] = np.float32(np.float32(value * factors[i]) * tensor_factor)
+
+
+@jit
+def decode_bfloat16(codes, values):
+    """float32 ``values`` of bfloat16 codes: the upper half of the bits."""
+    bits = values.view(np.uint32)
+    for i in range(bits.size):
+        bits[i] = np.uint32(codes[i]) << np.uint32(16)
+
+
+@jit
+def encode_e8m0(values, saturate, rounding, codes):
+    """Codes of float32 ``values`` in float8_e8m0fnu, the powers of two from 2**-127 to 2**127.
+
+    Zero, negative values and NaN have no code but NaN (0xFF). A tie between two powers goes up: both are
+    even, and 1.5 rounds to 2 as 3 does to 4. Values below 2**-127 give 2**-127.
+    """
+    bits = values.view(np.uint32)
+    overflow = np.int64(0xFE) if saturate else np.int64(0xFF)
+    for i in range(bits.size):
+        magnitude = np.int64(bits[i])
+        if magnitude == 0 or magnitude > np.int64(EXPONENT):
+            codes[i] = 0xFF
+            continue
+        code = magnitude >> 23
+        fraction = magnitude & 0x7FFFFF
+        if code == 0:  # subnormal: code 0 is 2**-127, which is the fraction 0x400000
+            fraction = max((fraction - 0x400000) << 1, 0)
+        if rounding in (NEAREST_EVEN, NEAREST_AWAY):
+            code += fraction >= 0x400000
+        elif rounding == UP:
+            code += fraction != 0
+        codes[i] = overflow if code > 0xFE else code
+
+
+@jit
+def decode_e8m0(codes, values):
+    """float32 ``values`` of float8_e8m0fnu codes."""
+    bits = values.view(np.uint32)
+    for i in range(bits.size):
+        bits[i] = e8m0_bits(codes[i])
+
+
+@jit
+def e8m0_bits(code):
+    """Bits of the float32 that a float8_e8m0fnu code stands for: 2**(code - 127), NaN for 0xFF."""
+    bits = np.uint32(np.uint32(code) << np.uint32(23))
+    bits = np.uint32(0x00400000) if bits == np.uint32(0) else bits
+    return QUIET_NAN if bits == EXPONENT else bits
+
+
+@jit
+def pack_nibbles(codes, packed):
+    """Two 4-bit codes a byte, the first in the low nibble; an odd last code leaves the high nibble zero."""
+    pairs = codes.size // 2
+    for i in range(pairs):
+        packed[i] = np.uint32(codes[2 * i]) | np.uint32(np.uint32(codes[2 * i + 1]) << np.uint32(4))
+    if codes.size % 2:
+        packed[pairs] = codes[codes.size - 1]
+
+
+@jit
+def unpack_nibbles(packed, codes):
+    """Reverse of `pack_nibbles`."""
+    pairs = codes.size // 2
+    for i in range(pairs):
+        codes[2 * i] = np.uint32(packed[i]) & np.uint32(15)
+        codes[2 * i + 1] = np.uint32(packed[i]) >> np.uint32(4)
+    if codes.size % 2:
+        codes[codes.size - 1] = np.uint32(packed[pairs]) & np.uint32(15)

@@ -1,0 +1,100 @@
+"""Integer ids of dtypes, element formats and block formats, and the parameters that define each.
+
+The ids are stable. Two tables hold all that the kernels know of a format: a further format is one more row.
+Sources: OCP 8-bit Floating Point Specification 1.0, OCP Microscaling Formats 1.0, IEEE 754, and for the
+FNUZ, IEEE-like and B11 variants the definitions that ml_dtypes documents.
+"""
+
+import numpy as np
+
+# Dtypes.
+FLOAT32 = 0
+FLOAT64 = 1
+INT8 = 2
+UINT8 = 3
+INT32 = 4
+INT64 = 5
+
+# Element formats.
+BFLOAT16 = 10
+FLOAT16 = 11
+FLOAT8_E4M3FN = 20
+FLOAT8_E5M2 = 21
+FLOAT8_E4M3FNUZ = 22
+FLOAT8_E5M2FNUZ = 23
+FLOAT8_E4M3 = 24
+FLOAT8_E3M4 = 25
+FLOAT8_E4M3B11FNUZ = 26
+FLOAT8_E8M0FNU = 27
+FLOAT6_E2M3FN = 30
+FLOAT6_E3M2FN = 31
+FLOAT4_E2M1FN = 40
+
+# Block formats.
+FIRST_BLOCK_FORMAT = 64
+MXFP8_E4M3 = 64
+MXFP8_E5M2 = 65
+MXFP4 = 66
+NVFP4 = 67
+
+# Columns of ELEMENT_PARAMETERS. Codes are magnitudes: the sign bit is left out.
+BITS = 0
+MANTISSA_BITS = 1
+BIAS = 2
+MAX_CODE = 3  # largest finite magnitude; an unsaturated overflow gives the next code, infinity or NaN
+INFINITY_CODE = 4  # MAX_CODE where the format has no infinity
+NAN_CODE = 5  # the NaN that encoding writes; NO_NAN where the format has none
+NO_NEGATIVE_ZERO = 6  # 1: the code of -0 is the only NaN (the FNUZ formats)
+
+NO_NAN = -1
+
+# One row an element format that is sign, exponent, mantissa. float8_e8m0fnu is none: it has its own kernel.
+ELEMENT_PARAMETERS = np.zeros((FIRST_BLOCK_FORMAT, 7), np.int64)
+#                                         bits  m  bias  max     infinity nan     no -0
+ELEMENT_PARAMETERS[BFLOAT16] = (16, 7, 127, 0x7F7F, 0x7F80, 0x7FC0, 0)
+ELEMENT_PARAMETERS[FLOAT16] = (16, 10, 15, 0x7BFF, 0x7C00, 0x7E00, 0)
+ELEMENT_PARAMETERS[FLOAT8_E4M3FN] = (8, 3, 7, 0x7E, 0x7E, 0x7F, 0)
+ELEMENT_PARAMETERS[FLOAT8_E5M2] = (8, 2, 15, 0x7B, 0x7C, 0x7E, 0)
+ELEMENT_PARAMETERS[FLOAT8_E4M3FNUZ] = (8, 3, 8, 0x7F, 0x7F, 0x80, 1)
+ELEMENT_PARAMETERS[FLOAT8_E5M2FNUZ] = (8, 2, 16, 0x7F, 0x7F, 0x80, 1)
+ELEMENT_PARAMETERS[FLOAT8_E4M3] = (8, 3, 7, 0x77, 0x78, 0x7C, 0)
+ELEMENT_PARAMETERS[FLOAT8_E3M4] = (8, 4, 3, 0x6F, 0x70, 0x78, 0)
+ELEMENT_PARAMETERS[FLOAT8_E4M3B11FNUZ] = (8, 3, 11, 0x7F, 0x7F, 0x80, 1)
+ELEMENT_PARAMETERS[FLOAT6_E2M3FN] = (6, 3, 1, 0x1F, 0x1F, NO_NAN, 0)
+ELEMENT_PARAMETERS[FLOAT6_E3M2FN] = (6, 2, 3, 0x1F, 0x1F, NO_NAN, 0)
+ELEMENT_PARAMETERS[FLOAT4_E2M1FN] = (4, 1, 1, 0x7, 0x7, NO_NAN, 0)
+
+# Columns of BLOCK_PARAMETERS.
+BLOCK_ELEMENT = 0  # id of the element format
+BLOCK_SIZE = 1
+BLOCK_TENSOR_SCALE = 2  # 1: E4M3 scales under one float32 scale a tensor (NVFP4); 0: E8M0 scales (OCP MX)
+
+BLOCK_PARAMETERS = np.array(
+    [
+        (FLOAT8_E4M3FN, 32, 0),
+        (FLOAT8_E5M2, 32, 0),
+        (FLOAT4_E2M1FN, 32, 0),
+        (FLOAT4_E2M1FN, 16, 1),
+    ],
+    np.int64,
+)
+
+# Rounding of an element.
+NEAREST_EVEN = 0
+NEAREST_AWAY = 1
+TOWARD_ZERO = 2
+UP = 3
+DOWN = 4
+STOCHASTIC = 5
+
+# The exponent of an E8M0 scale from the largest magnitude of a block.
+FLOOR = 0
+CEIL = 1
+EVEN = 2
+RCEIL = 3
+TRN3 = 4
+
+# Status of a kernel.
+OK = 0
+NAN_HAS_NO_CODE = 1
+UNKNOWN_FORMAT = 2

@@ -1,0 +1,202 @@
+"""Wire images: the bytes of one chunk of float32 values in any format, and back.
+
+An image lies anywhere in a byte buffer, so nothing here assumes that it is aligned: whatever is wider than a
+byte goes through a scratch tile, or is copied byte by byte (which compiles to a plain copy).
+"""
+
+import numpy as np
+
+from collemu_kernels._jit import jit
+from collemu_kernels.blocks import TILE, decode_row, encode_row, finite_amax, nvfp4_tensor_scales
+from collemu_kernels.elements import (
+    decode_bfloat16,
+    decode_e8m0,
+    decode_elements,
+    encode_bfloat16,
+    encode_e8m0,
+    encode_elements,
+    holds_nan,
+    pack_nibbles,
+    unpack_nibbles,
+)
+from collemu_kernels.format_ids import (
+    BFLOAT16,
+    BITS,
+    BLOCK_ELEMENT,
+    BLOCK_PARAMETERS,
+    BLOCK_SIZE,
+    BLOCK_TENSOR_SCALE,
+    ELEMENT_PARAMETERS,
+    FIRST_BLOCK_FORMAT,
+    FLOAT8_E8M0FNU,
+    FLOAT32,
+    FLOOR,
+    NAN_CODE,
+    NAN_HAS_NO_CODE,
+    NEAREST_EVEN,
+    NO_NAN,
+    OK,
+    UNKNOWN_FORMAT,
+)
+
+
+@jit
+def code_bytes(n, element):
+    """Bytes of the codes of n elements: FP4 lies packed, FP6 and 8-bit codes take a byte each."""
+    bits = np.int64(8) if element == FLOAT8_E8M0FNU else ELEMENT_PARAMETERS[element, BITS]
+    if bits == 4:
+        return (n + 1) // 2
+    return n * ((bits + 7) // 8)
+
+
+@jit
+def scale_bytes(n, block_format):
+    """Bytes of the scales of n elements in a row."""
+    block = BLOCK_PARAMETERS[block_format - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
+    return (n + block - 1) // block
+
+
+@jit
+def image_bytes(n, format_id):
+    """Bytes of the wire image of a chunk of n elements; 0 for none."""
+    if n == 0:
+        return np.int64(0)
+    if format_id == FLOAT32:
+        return np.int64(4 * n)
+    if format_id < FIRST_BLOCK_FORMAT:
+        return np.int64(code_bytes(n, format_id))
+    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
+    tensor = 4 * BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE]
+    return np.int64(code_bytes(n, element) + scale_bytes(n, format_id) + tensor)
+
+
+@jit
+def copy_bytes(source, target):
+    """Copy bytes one by one, which compiles to a plain copy at any alignment."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@jit
+def is_known(format_id):
+    """Whether images of this format exist."""
+    if format_id >= FIRST_BLOCK_FORMAT:
+        return format_id < FIRST_BLOCK_FORMAT + BLOCK_PARAMETERS.shape[0]
+    return format_id in (FLOAT32, FLOAT8_E8M0FNU) or (
+        format_id > 0 and ELEMENT_PARAMETERS[format_id, BITS] > 0
+    )
+
+
+@jit
+def encode_image(values, format_id, saturate, image):
+    """Write the wire image of float32 ``values`` to ``image`` (uint8, exactly `image_bytes` long).
+
+    Rounds to nearest even, from the float32 values, once. ``saturate`` concerns element formats alone.
+    Returns OK, NAN_HAS_NO_CODE (a NaN for FP4 or FP6: nothing is written) or UNKNOWN_FORMAT.
+    """
+    if not is_known(format_id):
+        return UNKNOWN_FORMAT
+    n = values.size
+    if n == 0:
+        return OK
+    if format_id == FLOAT32:
+        copy_bytes(values.view(np.uint8), image)
+    elif format_id >= FIRST_BLOCK_FORMAT:
+        encode_block_image(values, format_id, image)
+    elif format_id == FLOAT8_E8M0FNU:
+        encode_e8m0(values, saturate, NEAREST_EVEN, image)
+    elif ELEMENT_PARAMETERS[format_id, BITS] == 16:
+        encode_wide(values, format_id, saturate, image)
+    elif ELEMENT_PARAMETERS[format_id, NAN_CODE] == NO_NAN and holds_nan(values):
+        return NAN_HAS_NO_CODE
+    elif ELEMENT_PARAMETERS[format_id, BITS] == 4:
+        codes = np.empty(TILE, np.uint8)
+        for start in range(0, n, TILE):
+            tile = codes[: min(TILE, n - start)]
+            encode_elements(values[start : start + TILE], format_id, saturate, tile)
+            pack_nibbles(tile, image[start // 2 : start // 2 + (tile.size + 1) // 2])
+    else:
+        encode_elements(values, format_id, saturate, image)
+    return OK
+
+
+@jit
+def encode_wide(values, format_id, saturate, image):
+    """Image of a 16-bit element format, little-endian."""
+    codes = np.empty(TILE, np.uint16)
+    for start in range(0, values.size, TILE):
+        tile = values[start : start + TILE]
+        if format_id == BFLOAT16:
+            encode_bfloat16(tile, saturate, codes)
+        else:
+            encode_elements(tile, format_id, saturate, codes)
+        copy_bytes(codes.view(np.uint8), image[2 * start : 2 * (start + tile.size)])
+
+
+@jit
+def encode_block_image(values, format_id, image):
+    """Image of a block format: codes, scales, and the tensor scale if the format has one."""
+    n = values.size
+    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
+    block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
+    codes_end = code_bytes(n, element)
+    scales_end = codes_end + scale_bytes(n, format_id)
+    tensor_amax = np.uint32(0)
+    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE] == 1:
+        tensor_amax = finite_amax(values, block)
+        tensor_scale = np.empty(1, np.float32)
+        tensor_scale[0] = nvfp4_tensor_scales(tensor_amax)[1]
+        copy_bytes(tensor_scale.view(np.uint8), image[scales_end:])
+    no_random = np.empty(0, np.uint64)
+    codes = image[:codes_end]
+    scales = image[codes_end:scales_end]
+    encode_row(values, format_id, FLOOR, NEAREST_EVEN, no_random, tensor_amax, codes, scales)
+
+
+@jit
+def decode_image(image, format_id, values):
+    """Read float32 ``values`` from their wire image; the length of ``values`` says how many.
+
+    Returns OK or UNKNOWN_FORMAT.
+    """
+    if not is_known(format_id):
+        return UNKNOWN_FORMAT
+    n = values.size
+    if n == 0:
+        return OK
+    if format_id == FLOAT32:
+        copy_bytes(image, values.view(np.uint8))
+    elif format_id >= FIRST_BLOCK_FORMAT:
+        decode_block_image(image, format_id, values)
+    elif format_id == FLOAT8_E8M0FNU:
+        decode_e8m0(image, values)
+    elif ELEMENT_PARAMETERS[format_id, BITS] == 16:
+        codes = np.empty(TILE, np.uint16)
+        for start in range(0, n, TILE):
+            tile = values[start : start + TILE]
+            copy_bytes(image[2 * start : 2 * (start + tile.size)], codes[: tile.size].view(np.uint8))
+            if format_id == BFLOAT16:
+                decode_bfloat16(codes, tile)
+            else:
+                decode_elements(codes, format_id, tile)
+    elif ELEMENT_PARAMETERS[format_id, BITS] == 4:
+        unpacked = np.empty(TILE, np.uint8)
+        for start in range(0, n, TILE):
+            tile = values[start : start + TILE]
+            unpack_nibbles(image[start // 2 : start // 2 + (tile.size + 1) // 2], unpacked[: tile.size])
+            decode_elements(unpacked, format_id, tile)
+    else:
+        decode_elements(image, format_id, values)
+    return OK
+
+
+@jit
+def decode_block_image(image, format_id, values):
+    """Values of the image of a block format."""
+    n = values.size
+    codes_end = code_bytes(n, BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT])
+    scales_end = codes_end + scale_bytes(n, format_id)
+    tensor_scale = np.ones(1, np.float32)
+    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE] == 1:
+        copy_bytes(image[scales_end:], tensor_scale.view(np.uint8))
+    decode_row(image[:codes_end], image[codes_end:scales_end], tensor_scale[0], format_id, values)

@@ -1,0 +1,365 @@
+"""Run a schedule on symbols: in which order it can run, what every chunk then holds, what is ordered by what.
+
+A chunk, in a buffer or in flight, is a cell. A cell holds a multiset of contributions as two sums of random
+labels modulo a prime, and as a count; an operation adds the cells that it reads and stores the sum.
+"""
+
+import numpy as np
+
+from collemu_kernels._jit import jit
+
+#: Labels and their sums are residues modulo this prime (a Mersenne prime: sums of two fit in 63 bits).
+PRIME = (1 << 61) - 1
+#: Counts of contributions stop growing here, above any count that a right schedule can reach.
+MANY = 1 << 30
+
+OK = 0
+UNSET_READ = 1  # fault = operation, cell
+MIXED_CHUNKS = 2  # fault = operation, cell
+RACE = 3  # fault = later operation, cell, earlier operation
+
+
+@jit
+def execution_order(first, length, dep, arrival, room, order, position):
+    """Find an order in which the operations can run; any such order gives the same values.
+
+    Parameters
+    ----------
+    first, length : int64, int32 [threads]
+        The operations of each thread.
+    dep, arrival, room : int32 [operations]
+        What each operation waits for beside its thread: its dependency, the sender of its message, and the
+        receiver that frees its slot; -1 for nothing.
+    order : int32 [operations], out
+        Operations in the order found.
+    position : int32 [operations], out
+        Place of each operation in that order; must come in as -1, which is kept where it cannot run.
+
+    Returns
+    -------
+    int
+        Number of operations that can run.
+    """
+    threads = len(first)
+    waiters = np.full(len(dep), -1, dtype=np.int32)
+    next_waiter = np.full(threads, -1, dtype=np.int32)
+    cursor = first.copy()
+    stack = np.empty(threads, dtype=np.int32)
+    for thread in range(threads):
+        stack[thread] = threads - 1 - thread
+    top = threads
+    done = 0
+    while top > 0:
+        top -= 1
+        thread = stack[top]
+        op = cursor[thread]
+        end = first[thread] + length[thread]
+        while op < end:
+            blocker = -1
+            if dep[op] >= 0 and position[dep[op]] < 0:
+                blocker = dep[op]
+            elif arrival[op] >= 0 and position[arrival[op]] < 0:
+                blocker = arrival[op]
+            elif room[op] >= 0 and position[room[op]] < 0:
+                blocker = room[op]
+            if blocker >= 0:
+                next_waiter[thread] = waiters[blocker]
+                waiters[blocker] = thread
+                break
+            position[op] = done
+            order[done] = op
+            done += 1
+            waiter = waiters[op]
+            while waiter >= 0:
+                stack[top] = waiter
+                top += 1
+                waiter = next_waiter[waiter]
+            op += 1
+        cursor[thread] = op
+    return done
+
+
+@jit
+def _happens_before(a, b, first, thread_of, dep, arrival, position, reach, scanned, stamp, query, stack):
+    """Whether ``a`` is before ``b`` by program order, dependencies and messages; ``a`` ran earlier.
+
+    A search backward from ``b``. ``reach[t]`` is the last operation of thread t known to be before ``b``,
+    ``scanned[t]`` how far back its predecessors have been looked at; nothing that ran before ``a`` matters.
+    """
+    home = thread_of[a]
+    if thread_of[b] == home or dep[b] == a:
+        return True
+    start = position[a]
+    thread = thread_of[b]
+    stamp[thread] = query
+    reach[thread] = b
+    scanned[thread] = b + 1
+    stack[0] = thread
+    top = 1
+    fresh = True
+    while top > 0:
+        top -= 1
+        thread = stack[top]
+        op = reach[thread]
+        stop = scanned[thread] if not fresh else np.int32(-1)
+        fresh = False
+        scanned[thread] = op
+        while op > stop and op >= first[thread] and position[op] > start:
+            for edge in range(2):
+                before = dep[op] if edge == 0 else arrival[op]
+                if before < 0 or position[before] < start:
+                    continue
+                other = thread_of[before]
+                if other == home:
+                    return True
+                if stamp[other] != query:
+                    stamp[other] = query
+                    reach[other] = before
+                    scanned[other] = -1
+                    stack[top] = other
+                    top += 1
+                elif reach[other] < before:
+                    # Not on the stack when all that was reached has been scanned.
+                    if scanned[other] == reach[other]:
+                        stack[top] = other
+                        top += 1
+                    reach[other] = before
+            op -= 1
+    return False
+
+
+@jit
+def execute(
+    order,
+    position,
+    first,
+    thread_of,
+    dep,
+    arrival,
+    source,
+    target,
+    adds,
+    incoming,
+    outgoing,
+    count,
+    home,
+    place,
+    terms,
+    lane0,
+    lane1,
+    writer,
+    level,
+    fault,
+):
+    """Run the operations on symbols and look for reads of unset cells and for accesses that nothing orders.
+
+    Parameters
+    ----------
+    order, position : int32 [operations]
+        From `execution_order`.
+    first : int64 [threads]
+    thread_of, dep, arrival, count : int32 [operations]
+    source, target, incoming, outgoing : int64 [operations]
+        First cell that is read, that is written, of the message received and of the message sent; -1 for none.
+    adds : uint8 [operations]
+        1 where the target is read too.
+    home : int32 [buffer cells]
+        Place in its region of a cell of an input or output, -1 in scratch; cells after these are in flight.
+    place, terms : int32 [cells], in and out
+        Which chunk of a region the cell's value belongs to, and how many contributions it is the sum of.
+    lane0, lane1 : int64 [cells], in and out
+        Sums of the contributions' labels.
+    writer : int32 [buffer cells], out
+        Operation that wrote a cell last, -1 for none; must come in as -1.
+    level : int32 [operations], out
+        Messages on the longest chain that ends with the operation.
+    fault : int64 [4], out
+        What went wrong; ``fault[3]`` is the first operation that stores a value at another place of a region
+        than its own, or -1.
+
+    Returns
+    -------
+    int
+        OK, UNSET_READ, MIXED_CHUNKS or RACE.
+    """
+    threads = len(first)
+    buffer_cells = len(home)
+    reach = np.zeros(threads, dtype=np.int64)
+    scanned = np.zeros(threads, dtype=np.int64)
+    stamp = np.full(threads, -1, dtype=np.int64)
+    stack = np.empty(threads, dtype=np.int32)
+    query = 0
+
+    # Readers since the last write, a list for each cell.
+    reads = 0
+    for op in range(len(order)):
+        if source[op] >= 0:
+            reads += count[op]
+        if adds[op]:
+            reads += count[op]
+    reader = np.empty(reads, dtype=np.int32)
+    reader_next = np.empty(reads, dtype=np.int64)
+    reader_head = np.full(buffer_cells, -1, dtype=np.int64)
+    recorded = 0
+
+    fault[3] = -1
+    for step in range(len(order)):
+        op = order[step]
+        thread = thread_of[op]
+
+        depth = 0
+        if op > first[thread]:
+            depth = level[op - 1]
+        if dep[op] >= 0:
+            depth = max(depth, level[dep[op]])
+        if arrival[op] >= 0:
+            depth = max(depth, level[arrival[op]] + 1)
+        level[op] = depth
+
+        # Orders already proved for this operation, against these two others.
+        proved0 = -1
+        proved1 = -1
+        for j in range(count[op]):
+            sum0 = np.int64(0)
+            sum1 = np.int64(0)
+            number = 0
+            chunk = -1
+            for operand in range(3):
+                if operand == 0:
+                    cell = source[op]
+                elif operand == 1:
+                    cell = target[op] if adds[op] else np.int64(-1)
+                else:
+                    cell = incoming[op]
+                if cell < 0:
+                    continue
+                cell += j
+                if terms[cell] == 0:
+                    fault[0] = op
+                    fault[1] = cell
+                    return UNSET_READ
+                sum0 += lane0[cell]
+                if sum0 >= PRIME:
+                    sum0 -= PRIME
+                sum1 += lane1[cell]
+                if sum1 >= PRIME:
+                    sum1 -= PRIME
+                number = min(number + terms[cell], MANY)
+                if chunk >= 0 and place[cell] != chunk:
+                    fault[0] = op
+                    fault[1] = cell
+                    return MIXED_CHUNKS
+                chunk = place[cell]
+                if cell >= buffer_cells:
+                    continue
+                before = writer[cell]
+                if before >= 0 and before not in (op, proved0, proved1):
+                    query += 1
+                    if not _happens_before(
+                        before,
+                        op,
+                        first,
+                        thread_of,
+                        dep,
+                        arrival,
+                        position,
+                        reach,
+                        scanned,
+                        stamp,
+                        query,
+                        stack,
+                    ):
+                        fault[0] = op
+                        fault[1] = cell
+                        fault[2] = before
+                        return RACE
+                    proved1 = proved0
+                    proved0 = before
+                # A reader that the next reader of its thread follows need not be remembered.
+                head = reader_head[cell]
+                if head >= 0 and thread_of[reader[head]] == thread:
+                    reader[head] = op
+                else:
+                    reader[recorded] = op
+                    reader_next[recorded] = head
+                    reader_head[cell] = recorded
+                    recorded += 1
+
+            if target[op] >= 0:
+                cell = target[op] + j
+                before = writer[cell]
+                entry = reader_head[cell]
+                while before >= 0 or entry >= 0:
+                    if before >= 0 and before not in (op, proved0, proved1):
+                        query += 1
+                        if not _happens_before(
+                            before,
+                            op,
+                            first,
+                            thread_of,
+                            dep,
+                            arrival,
+                            position,
+                            reach,
+                            scanned,
+                            stamp,
+                            query,
+                            stack,
+                        ):
+                            fault[0] = op
+                            fault[1] = cell
+                            fault[2] = before
+                            return RACE
+                        proved1 = proved0
+                        proved0 = before
+                    before = -1
+                    if entry >= 0:
+                        before = reader[entry]
+                        entry = reader_next[entry]
+                reader_head[cell] = -1
+                writer[cell] = op
+                if home[cell] >= 0 and home[cell] != chunk and fault[3] < 0:
+                    fault[3] = op
+                lane0[cell] = sum0
+                lane1[cell] = sum1
+                terms[cell] = number
+                place[cell] = chunk
+            if outgoing[op] >= 0:
+                cell = outgoing[op] + j
+                lane0[cell] = sum0
+                lane1[cell] = sum1
+                terms[cell] = number
+                place[cell] = chunk
+    return OK
+
+
+@jit
+def multiplicities(order, source, target, adds, incoming, outgoing, count, weight):
+    """How many times every initial cell went into one final cell: the run of `execute`, backward.
+
+    Parameters
+    ----------
+    order, source, target, adds, incoming, outgoing, count
+        As in `execute`.
+    weight : float64 [cells], in and out
+        In: 1 at the cell in question, 0 elsewhere. Out: multiplicity of what each cell held at the start.
+    """
+    for step in range(len(order) - 1, -1, -1):
+        op = order[step]
+        for j in range(count[op]):
+            total = 0.0
+            if target[op] >= 0:
+                total += weight[target[op] + j]
+                weight[target[op] + j] = 0.0
+            if outgoing[op] >= 0:
+                total += weight[outgoing[op] + j]
+                weight[outgoing[op] + j] = 0.0
+            if total == 0.0:
+                continue
+            if source[op] >= 0:
+                weight[source[op] + j] += total
+            if adds[op]:
+                weight[target[op] + j] += total
+            if incoming[op] >= 0:
+                weight[incoming[op] + j] += total
+    return OK

@@ -1,0 +1,132 @@
+"""Lower bounds: their values, and small cases checked by a search over all schedules."""
+
+import itertools
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collemu.model.bounds import lower_bound, port_elements
+from collemu.systems import load_system
+
+SYSTEM = load_system("trainium4_nvl72")
+LAUNCH_FS, HOP_FS = 7_480_000_000, 150_000_000
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "alltoall",
+    "gather",
+    "scatter",
+    "sendrecv",
+)
+
+
+def test_all_reduce_of_the_whole_domain() -> None:
+    bounds = lower_bound("all_reduce", 72, 8 << 20, 32, SYSTEM)
+    port_bytes = Fraction(2 * 71, 72) * (32 << 20)
+    assert bounds.name == "2S(n-1)/n"
+    assert bounds.port_bytes == float(port_bytes)
+    assert bounds.total_fs == LAUNCH_FS + 2 * HOP_FS + port_bytes * 10**15 // (18 * 10**11)
+    assert bounds.bandwidth_s == pytest.approx(float(port_bytes) / 1.8e12, rel=1e-15)
+    assert bounds.latency_s == 7.78e-6
+    assert bounds.total_s == pytest.approx(bounds.latency_s + bounds.bandwidth_s, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("collective", "elements"),
+    [
+        ("all_reduce", Fraction(2 * 3 * 100, 4)),
+        ("reduce_scatter", 300),
+        ("all_gather", 300),
+        ("alltoall", 300),
+        ("gather", 300),
+        ("scatter", 300),
+        ("broadcast", 100),
+        ("reduce", 100),
+        ("sendrecv", 100),
+    ],
+)
+def test_port_elements(collective: str, elements: Fraction) -> None:
+    assert port_elements(collective, 4, 100)[0] == elements
+
+
+def test_a_switch_that_adds_halves_all_reduce_only() -> None:
+    assert port_elements("all_reduce", 72, 100, in_switch_reduction=True) == (100, "S")
+    for collective in COLLECTIVES[1:]:
+        assert port_elements(collective, 72, 100, in_switch_reduction=True) == port_elements(
+            collective, 72, 100
+        )
+    adds = SYSTEM.with_(**{"domain.in_switch_reduction": True})
+    assert lower_bound("all_reduce", 72, 100, 32, adds).port_bytes == 400
+
+
+def test_scales_count_as_wire_bytes() -> None:
+    mxfp4 = lower_bound("all_gather", 2, 64, Fraction(17, 4), SYSTEM)
+    assert mxfp4.port_bytes == 34
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_nothing_to_move_is_the_launch(collective: str) -> None:
+    assert lower_bound(collective, 1, 1000, 32, SYSTEM).total_fs == LAUNCH_FS
+    assert lower_bound(collective, 8, 0, 32, SYSTEM).total_fs == LAUNCH_FS
+
+
+def test_alltoallv_takes_the_largest_row_or_column() -> None:
+    counts = [[9, 1, 2], [3, 9, 4], [5, 6, 9]]
+    assert port_elements("alltoallv", 3, 0, counts=counts)[0] == 11  # row 2 gives out 5 + 6
+    assert (
+        port_elements("alltoallv", 3, 0, counts=[[0, 0, 7], [0, 0, 8], [0, 0, 0]])[0] == 15
+    )  # column 2 takes in
+    assert port_elements("alltoallv", 1, 0, counts=[[5]])[0] == 0
+    for wrong in (None, [[1, 2]], [[0, 1], [2]], [[0, -1], [0, 0]]):
+        with pytest.raises(ValueError, match="bound of alltoallv: counts"):
+            port_elements("alltoallv", 2, 0, counts=wrong)
+
+
+def test_faults_are_named() -> None:
+    with pytest.raises(ValueError, match="73 ranks exceed the 72 chips"):
+        lower_bound("all_reduce", 73, 1, 32, SYSTEM)
+    with pytest.raises(ValueError, match="'allreduce': no such collective"):
+        lower_bound("allreduce", 2, 1, 32, SYSTEM)
+    with pytest.raises(ValueError, match="0 ranks"):
+        lower_bound("all_reduce", 0, 1, 32, SYSTEM)
+    with pytest.raises(ValueError, match="itemsize_bits"):
+        lower_bound("all_reduce", 2, 1, 0, SYSTEM)
+
+
+@given(
+    collective=st.sampled_from(COLLECTIVES),
+    ranks=st.integers(1, 72),
+    count=st.integers(0, 10**9),
+    bits=st.fractions(1, 64, max_denominator=64),
+)
+def test_bound_grows_with_bytes_and_shrinks_with_rate(
+    collective: str, ranks: int, count: int, bits: Fraction
+) -> None:
+    here = lower_bound(collective, ranks, count, bits, SYSTEM)
+    assert lower_bound(collective, ranks, count + 1, bits, SYSTEM).total_fs >= here.total_fs
+    slow = SYSTEM.with_(**{"domain.link_bytes_per_s": 25e9})
+    assert lower_bound(collective, ranks, count, bits, slow).bandwidth_s == pytest.approx(
+        2 * here.bandwidth_s
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_reduce_of_one_element_needs_that_many_messages(ranks: int) -> None:
+    """Try every sequence of messages: fewer than 2(n-1) never tell all ranks the sum."""
+    pairs = list(itertools.permutations(range(ranks), 2))
+    needed = port_elements("all_reduce", ranks, 1)[0] * ranks
+
+    def completes(messages: tuple[tuple[int, int], ...]) -> bool:
+        known = [{rank} for rank in range(ranks)]
+        for source, destination in messages:
+            known[destination] = known[destination] | known[source]
+        return all(len(each) == ranks for each in known)
+
+    for length in range(int(needed) + 1):
+        possible = any(completes(messages) for messages in itertools.product(pairs, repeat=length))
+        assert possible == (length == needed)

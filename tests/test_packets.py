@@ -1,0 +1,113 @@
+"""The packet engine against the slow one that was written from docs/timing-rules.md alone."""
+
+import os
+from random import Random
+
+import numpy as np
+import pytest
+from collemu_kernels import links, machine
+
+from collemu.fabric import FabricState, fresh_state
+from collemu.memory import no_data
+from collemu.timing import program_of
+from tests.oracles import slow_packets
+from tests.oracles.random_packets import random_case
+
+CASES = int(os.environ.get("COLLEMU_PACKET_CASES", "300"))
+BATCH = 50
+
+
+def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric):
+    """Put a case of the slow engine through the kernels."""
+    ranks = 1 + max(max(op.rank, op.send_peer, op.recv_peer) for op in operations)
+    sends: dict[tuple[int, int, int], list[int]] = {}
+    receives: dict[tuple[int, int, int], list[int]] = {}
+    for index, op in enumerate(operations):
+        if op.kind in slow_packets.SENDS:
+            sends.setdefault((op.rank, op.send_peer, op.channel), []).append(index)
+        if op.kind in slow_packets.RECEIVES:
+            receives.setdefault((op.recv_peer, op.rank, op.channel), []).append(index)
+    sender, receiver, successor, ends, packets, last = [], [], [], [], [], []
+    received = np.full(len(operations), -1, np.int32)
+    sent = np.full(len(operations), -1, np.int32)
+    for connection in sorted(sends):
+        for k, op in enumerate(sends[connection]):
+            message = len(sender)
+            sender.append(op)
+            receiver.append(receives[connection][k])
+            sent[op] = received[receiver[-1]] = message
+            later = k + fabric.slots < len(sends[connection])
+            successor.append(message + fabric.slots if later else -1)
+            sizes = slow_packets.cut(operations[op].message_bytes, fabric)
+            ends.append(connection[:2])
+            packets.append(len(sizes))
+            last.append(sizes[-1])
+
+    def work(op: slow_packets.Operation) -> int:
+        if op.kind == 0:
+            return 0
+        rate = fabric.reduce if op.kind in slow_packets.REDUCES else fabric.copy
+        return slow_packets.duration(op.work_bytes, rate)
+
+    threads: dict[tuple[int, int], int] = {}
+    program, progress = program_of(
+        thread=np.array([threads.setdefault((op.rank, op.thread), len(threads)) for op in operations], np.int32),
+        dep=np.array([-1 if op.dep is None else op.dep for op in operations], np.int32),
+        received=received,
+        sent=sent,
+        sender=np.array(sender, np.int32),
+        receiver=np.array(receiver, np.int32),
+        successor=np.array(successor, np.int32),
+        work=np.array([work(op) for op in operations], np.int64),
+        launch=fabric.launch_fs,
+        step=fabric.step_fs,
+        notice=2 * (fabric.latency_fs + fabric.ser(fabric.header)),
+    )
+    full = fabric.payload + fabric.header
+    constants = links.Fabric(
+        ranks=ranks,
+        planes=fabric.planes,
+        latency=fabric.latency_fs,
+        credits=fabric.credits,
+        payload=fabric.payload,
+        full_bytes=full,
+        serialisation=np.array([fabric.ser(size) for size in range(full + 1)], np.int64),
+    )
+    source, destination = np.array(ends, np.int32).reshape(-1, 2).T
+    state = fresh_state(constants, source, destination, np.array(packets, np.int64), np.array(last, np.int64))
+    status = machine.run(
+        program, progress, constants, state.messages, state.ports, state.outputs, state.trains, no_data()
+    )
+    assert status == machine.DONE
+    return progress, state
+
+
+def assert_same_times(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric) -> None:
+    slow = slow_packets.run(operations, fabric)
+    progress, state = run_fast(operations, fabric)
+    assert progress.start.tolist() == slow.start
+    assert progress.finish.tolist() == slow.finish
+    assert progress.visible.tolist() == [slow.visible[key] for key in sorted(slow.visible)]
+    assert_same_links(state, slow)
+
+
+def assert_same_links(state: FabricState, slow: slow_packets.Times) -> None:
+    planes, ranks = state.fabric.planes, state.fabric.ranks
+    for (chip, plane), expected in slow.up_bytes.items():
+        assert state.ports.sent_bytes[chip * planes + plane] == expected
+    for (chip, plane), expected in slow.up_busy_fs.items():
+        assert state.ports.busy[chip * planes + plane] == expected
+    for (plane, chip), expected in slow.down_bytes.items():
+        assert state.outputs.sent_bytes[plane * ranks + chip] == expected
+    for (plane, chip), expected in slow.down_busy_fs.items():
+        assert state.outputs.busy[plane * ranks + chip] == expected
+
+
+@pytest.mark.parametrize("batch", range(max(1, CASES // BATCH)))
+def test_random_schedules_take_the_same_femtoseconds(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        operations, fabric = random_case(Random(seed))
+        try:
+            assert_same_times(operations, fabric)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
