@@ -49,7 +49,26 @@ _HOMES = {
     "verify": "verify",
 }
 
-__all__ = [*_HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Quantized",
+    "Recipe",
+    "Result",
+    "Schedule",
+    "ScheduleError",
+    "System",
+    "VerifyReport",
+    "algorithms",
+    "build_schedule",
+    "decode",
+    "emulate",
+    "encode",
+    "formats",
+    "load_system",
+    "matmul",
+    "quantize",
+    "systems",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

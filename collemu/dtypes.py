@@ -9,6 +9,7 @@ from collemu_kernels.images import decode_image, encode_image
 from numpy.typing import NDArray
 
 from collemu.formats import ELEMENT_FORMATS
+from collemu.inputs import as_float32
 
 FLOATING = "floating"
 INTEGER = "integer"
@@ -69,8 +70,17 @@ def _table() -> dict[str, Dtype]:
 
 
 DTYPES = _table()
-ALIASES = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "half": "float16", "float": "float32"}
-ALIASES |= {"double": "float64", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+ALIASES = {
+    "float": "float32",
+    "fp32": "float32",
+    "double": "float64",
+    "fp64": "float64",
+    "half": "float16",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 
 
 def find_dtype(name: str) -> Dtype:
@@ -90,8 +100,8 @@ def find_dtype(name: str) -> Dtype:
 def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
     """A user's array as contiguous bytes of a dtype.
 
-    Floats given for a type without a NumPy equivalent are rounded to it (nearest even; 8-bit types saturate). Unsigned integers of its
-    width, and arrays of the ml_dtypes type of its name, are taken as codes.
+    Floats given for a type without a NumPy equivalent are rounded to it (nearest even; 8-bit types saturate).
+    Unsigned integers of its width, and arrays of the ml_dtypes type of its name, are taken as codes.
 
     Raises
     ------
@@ -101,23 +111,26 @@ def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
     array = np.asarray(data)
     if dtype.is_codes and (array.dtype == dtype.storage or array.dtype.name == dtype.name):
         return np.ascontiguousarray(array).view(dtype.storage)
-    if array.dtype.kind not in "fiub" and not _is_float_extension(array.dtype):
-        raise ValueError(f"{what}: an array of {array.dtype} cannot be taken as {dtype.name}; give numbers")
     if dtype.kind == INTEGER:
-        if array.dtype.kind not in "iub" and array.size:
-            raise ValueError(f"{what}: an array of {array.dtype} cannot be taken as {dtype.name}; give integers")
-        limits = np.iinfo(dtype.storage)
-        if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
-            raise ValueError(f"{what}: values from {array.min()} to {array.max()} do not fit {dtype.name}")
-        return np.ascontiguousarray(array, dtype.storage)
-    if not dtype.is_codes:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.ascontiguousarray(array.astype(dtype.storage))
+        return _integers(array, dtype, what)
+    if dtype.is_codes:
+        values = np.ascontiguousarray(as_float32(array, what)).reshape(-1)
+        image = np.empty(values.size * dtype.item_bytes, np.uint8)
+        encode_image(values, dtype.format_id, dtype.item_bytes == 1, image)
+        return image.view(dtype.storage).reshape(array.shape)
+    if array.dtype.kind not in "fiu" and array.dtype.name not in ELEMENT_FORMATS:
+        raise ValueError(f"{what}: an array of {array.dtype} cannot be taken as {dtype.name}; give numbers")
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.ascontiguousarray(array.astype(np.float32)).reshape(-1)
-    image = np.empty(values.size * dtype.item_bytes, np.uint8)
-    encode_image(values, dtype.format_id, dtype.item_bytes == 1, image)
-    return image.view(dtype.storage).reshape(array.shape)
+        return np.ascontiguousarray(array.astype(dtype.storage))
+
+
+def _integers(array: NDArray[Any], dtype: Dtype, what: str) -> NDArray[Any]:
+    if array.dtype.kind not in "iu" and array.size:
+        raise ValueError(f"{what}: an array of {array.dtype} cannot be taken as {dtype.name}; give integers")
+    limits = np.iinfo(dtype.storage)
+    if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+        raise ValueError(f"{what}: values from {array.min()} to {array.max()} do not fit {dtype.name}")
+    return np.ascontiguousarray(array, dtype.storage)
 
 
 def to_values(storage: NDArray[Any], dtype: Dtype) -> NDArray[np.float32]:
@@ -138,6 +151,3 @@ def to_user(storage: NDArray[Any], dtype: Dtype, like: Any) -> NDArray[Any]:
         return storage.view(given)
     return to_values(storage, dtype)
 
-
-def _is_float_extension(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in DTYPES or dtype.name.startswith(("float", "bfloat"))

@@ -13,7 +13,7 @@ from collemu.memory import Payload, build_memory, no_data, outputs_for_user, pay
 from collemu.model.bounds import Bounds, lower_bound
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule
-from collemu.systems import Protocol, System
+from collemu.systems import System
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
 
@@ -62,7 +62,8 @@ class Result:
     time_s, time_fs : float, int
         From the start to the last operation's finish, in seconds and in femtoseconds.
     outputs : array or None
-        (ranks, elements), when data was given: numbers, or codes where codes came in. Of a reduce only the root's row counts.
+        (ranks, elements), when data was given: numbers, or codes where codes came in. Of a reduce only the root's
+        row counts.
     replicas_identical : bool or None
         Whether all ranks hold the same bits; None where they need not, or without data.
     wire_bytes : int
@@ -74,9 +75,10 @@ class Result:
     bounds : Bounds
         No time can lie below ``bounds.total_s``.
     header : dict
-        What the run depends on: versions, system and its fingerprint, fidelity, protocol, recipe, and which constants are estimates.
-    messages : tuple of arrays
-        ``lowered.messages`` of the run: source, destination, channel, number and bytes of every message.
+        What the run depends on: versions, system and its fingerprint, fidelity, protocol, recipe, and which
+        constants are estimates.
+    lowered : Lowered
+        What ran: ``lowered.messages`` has source, destination, channel, number and bytes of every message.
     """
 
     time_s: float
@@ -116,8 +118,8 @@ def emulate(
     system : System
         Its domain must have at least as many chips as the schedule has ranks.
     count : int
-        Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets, of alltoall what it
-        sends to each.
+        Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets,
+        of alltoall what it sends to each.
     dtype : str
         float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format.
     op : str
@@ -261,7 +263,8 @@ def _rows(data: Any, schedule: Schedule, count: int, payload: Payload) -> NDArra
     expected = (schedule.ranks, input_elements(schedule, count))
     if storage.shape != expected:
         raise ValueError(
-            f"data has shape {storage.shape}; {schedule.collective} over {schedule.ranks} ranks with count {count} takes {expected}"
+            f"data has shape {storage.shape}; {schedule.collective} over {schedule.ranks} ranks "
+            f"with count {count} takes {expected}"
         )
     return storage
 

@@ -16,13 +16,22 @@ MAX_PACKETS = 2**31 - 1  # of a message
 
 @dataclass(frozen=True)
 class FabricState:
-    """What ``collemu_kernels.links`` works on."""
+    """Tables that `collemu_kernels.links` works on; its constants name their columns."""
 
     fabric: links.Fabric
-    messages: links.Messages
-    ports: links.Ports
-    outputs: links.Outputs
-    trains: links.Trains
+    serialisation: Int64  # [bytes] femtoseconds of a packet on a link, for 0 … fabric.full
+    messages: Int64
+    line: Int64
+    chips: Int64
+    ports: Int64
+    port_traffic: Int64
+    outputs: Int64
+    output_traffic: Int64
+    waiting: NDArray[np.uint64]
+    ready: NDArray[np.uint64]
+    queues: Int64
+    trains: Int64
+    lists: Int64
 
 
 def packets_of(nbytes: Int64, system: System, protocol: Protocol) -> tuple[Int64, Int64]:
@@ -48,25 +57,29 @@ def packets_of(nbytes: Int64, system: System, protocol: Protocol) -> tuple[Int64
     return packets, line_bytes - (packets - 1) * payload + system.domain.packet_header_bytes
 
 
-def fabric_of(system: System, ranks: int) -> links.Fabric:
-    """Constants of a system's switch stage, with ``ranks`` of its chips taking part."""
+def fabric_of(system: System, ranks: int) -> tuple[links.Fabric, Int64]:
+    """Constants of a system's switch stage, with ``ranks`` of its chips taking part, and the serialisation table."""
     domain = system.domain
     full = domain.packet_payload_bytes + domain.packet_header_bytes
     rate = domain.link_fs_per_byte
-    sizes = np.arange(full + 1, dtype=np.int64)
-    return links.Fabric(
+    fabric = links.Fabric(
         ranks=ranks,
         planes=domain.planes,
         latency=domain.hop_latency_fs,
         credits=domain.credits,
-        payload=domain.packet_payload_bytes,
-        full_bytes=full,
-        serialisation=-(-sizes * rate.numerator // rate.denominator),
+        header=domain.packet_header_bytes,
+        full=full,
     )
+    return fabric, -(-np.arange(full + 1, dtype=np.int64) * rate.numerator // rate.denominator)
 
 
 def fresh_state(
-    fabric: links.Fabric, source: Int32, destination: Int32, packets: Int64, last_bytes: Int64
+    fabric: links.Fabric,
+    serialisation: Int64,
+    source: Int32,
+    destination: Int32,
+    packets: Int64,
+    last_bytes: Int64,
 ) -> FabricState:
     """Idle links, full credits, and messages that nobody has offered yet.
 
@@ -78,58 +91,41 @@ def fresh_state(
         As `packets_of` gives them.
     """
     ranks, planes = fabric.ranks, fabric.planes
-    count = len(source)
+    stage = ranks * planes  # ports of chips, and outputs of switches
+    messages = np.zeros((len(source), links.MESSAGE_COLUMNS), np.int64)
+    messages[:, links.SOURCE], messages[:, links.DESTINATION] = source, destination
+    messages[:, links.PACKETS], messages[:, links.LAST_BYTES] = packets, last_bytes
+    messages[:, links.REMAINING] = packets
+    messages[:, links.VISIBLE] = links.NEVER
+
     sends = np.bincount(source, minlength=ranks)
-    ports, outputs, queues = ranks * planes, planes * ranks, planes * ranks * ranks
+    chips = np.zeros((ranks, links.CHIP_COLUMNS), np.int64)
+    chips[:, links.LINE] = np.cumsum(sends) - sends
+    ports = np.zeros((stage, links.PORT_COLUMNS), np.int64)
+    ports[:, links.CREDITS], ports[:, links.RETURNING] = fabric.credits, links.NONE
+    outputs = np.zeros((stage, links.OUTPUT_COLUMNS), np.int64)
+    outputs[:, links.POINTER] = (np.tile(np.arange(ranks), planes) + 1) % ranks
+    outputs[:, links.NEXT_ARRIVAL] = links.NEVER
+
     # A port's packets on the way and credits on their way back are never more than its credits, nor than its packets.
     busiest = np.bincount(source, weights=-(-packets // planes), minlength=ranks)
-    pool = int(np.minimum(busiest, fabric.credits).sum()) * planes + 1
-    words = (ranks + 63) // 64
-    following = np.arange(1, pool + 1, dtype=np.int32)
-    following[-1] = links.NONE
+    pool = int(np.minimum(busiest, fabric.credits).sum()) * planes
+    trains = np.zeros((pool + 1, links.TRAIN_COLUMNS), np.int64)
+    trains[:, links.NEXT] = np.arange(1, pool + 2)
+    trains[pool, links.NEXT] = 0
     return FabricState(
         fabric=fabric,
-        messages=links.Messages(
-            table=np.stack([source, destination, packets, last_bytes]).astype(np.int32),
-            ready=np.zeros(count, np.int64),
-            line=np.zeros(count, np.int32),
-            line_first=np.cumsum(sends) - sends,
-            line_length=np.zeros(ranks, np.int64),
-            first_packet=np.zeros(count, np.int64),
-            remaining=packets.astype(np.int64),
-            arrival=np.zeros(count, np.int64),
-        ),
-        ports=links.Ports(
-            free=np.zeros(ports, np.int64),
-            credits=np.full(ports, fabric.credits, np.int64),
-            returning=np.full(ports, links.NONE, np.int32),
-            place=np.zeros(ports, np.int32),
-            packet=np.zeros(ports, np.int64),
-            starved=np.zeros(ports, np.uint8),
-            active=np.zeros(ports, np.int32),
-            listed=np.zeros(ports, np.uint8),
-            sent_bytes=np.zeros(ports, np.int64),
-            busy=np.zeros(ports, np.int64),
-        ),
-        outputs=links.Outputs(
-            free=np.zeros(outputs, np.int64),
-            pointer=(np.tile(np.arange(ranks, dtype=np.int32), planes) + np.int32(1)) % np.int32(ranks),
-            next_arrival=np.full(outputs, links.NEVER, np.int64),
-            waiting=np.zeros((outputs, words), np.uint64),
-            ready=np.zeros((outputs, words), np.uint64),
-            head=np.full(queues, links.NONE, np.int32),
-            tail=np.full(queues, links.NONE, np.int32),
-            active=np.zeros(outputs, np.int32),
-            listed=np.zeros(outputs, np.uint8),
-            sent_bytes=np.zeros(outputs, np.int64),
-            busy=np.zeros(outputs, np.int64),
-        ),
-        trains=links.Trains(
-            first=np.zeros(pool, np.int64),
-            length=np.zeros(pool, np.int32),
-            bytes=np.zeros(pool, np.int32),
-            message=np.zeros(pool, np.int32),
-            next=following,
-            free=np.zeros(1, np.int32),
-        ),
+        serialisation=serialisation,
+        messages=messages,
+        line=np.zeros(len(source), np.int64),
+        chips=chips,
+        ports=ports,
+        port_traffic=np.zeros((stage, 2), np.int64),
+        outputs=outputs,
+        output_traffic=np.zeros((stage, 2), np.int64),
+        waiting=np.zeros((stage, (ranks + 63) // 64), np.uint64),
+        ready=np.zeros((stage, (ranks + 63) // 64), np.uint64),
+        queues=np.full((stage * ranks, 2), links.NONE, np.int64),
+        trains=trains,
+        lists=np.zeros((3, max(stage, len(source))), np.int64),
     )

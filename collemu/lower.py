@@ -1,7 +1,7 @@
 """From a schedule to flat arrays: the only bridge between orchestration and the kernels.
 
-A lowered schedule knows the elements of every chunk, the bytes of every message, and which operations wait for which. It is
-what the emulator runs and what real processes follow.
+A lowered schedule knows the elements of every chunk and the bytes of every message. It is what the emulator runs
+and what real processes follow.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from collemu_kernels import kinds
 from collemu_kernels.images import image_bytes
 from numpy.typing import NDArray
 
-from collemu.schedule import READS_SRC, RECEIVES, SENDS, WRITES_DST, Schedule, ScheduleError
+from collemu.matching import match_messages
+from collemu.schedule import READS_SRC, WRITES_DST, Schedule, ScheduleError
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -21,7 +22,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Messages:
-    """Every message of a schedule, sorted by connection (source, destination, channel) and there in order."""
+    """Every message of a schedule; those of a connection (source, destination, channel) follow each other in order."""
 
     source: Int32
     destination: Int32
@@ -71,7 +72,7 @@ class Lowered:
     received, sent : int32 arrays
         Message that each operation receives and sends, or -1.
     nbytes : int64 array
-        What each operation moves at its endpoint: the wire image of its message, else the memory that it copies or adds.
+        What each operation moves at its endpoint: its message's wire image, else the memory that it copies or adds.
     """
 
     schedule: Schedule
@@ -100,21 +101,19 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     Raises
     ------
     ScheduleError
-        If sends and receives do not match in number or in size.
+        If sends and receives do not match in number or in size, as `match_messages` says.
     """
     ops = schedule.ops
-    thread = schedule.thread_of_op
-    rank = schedule.threads["rank"][thread].astype(np.int32)
-    source, destination, channel, number, sender, receiver = _match(schedule, thread, rank)
-    received = np.full(len(ops), NONE, np.int32)
-    sent = np.full(len(ops), NONE, np.int32)
-    received[receiver] = np.arange(len(receiver), dtype=np.int32)
-    sent[sender] = np.arange(len(sender), dtype=np.int32)
+    rank = schedule.threads["rank"][schedule.thread_of_op]
+    matched = match_messages(schedule)
+    sender, receiver, sent, received = matched.sender, matched.receiver, matched.sent, matched.received
 
     first, operation, source_chunk, target_chunk = _chunks(ops)
     elements, starts, targets = _places(schedule, count, operation, source_chunk, target_chunk)
     if np.any(elements < 0):
-        _follow_scratch(schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender)
+        _follow_scratch(
+            schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender
+        )
 
     sizes = elements * item_bytes if wire is None else _image_sizes(elements, wire)
     before = np.concatenate(([0], np.cumsum(sizes)))
@@ -125,7 +124,8 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     if len(differing):
         a, b = int(sender[differing[0]]), int(receiver[differing[0]])
         raise ScheduleError(
-            f"{schedule.describe(a)} sends {per_operation[a]} elements, {schedule.describe(b)} expects {per_operation[b]}"
+            f"{schedule.describe(a)} sends {per_operation[a]} elements, "
+            f"{schedule.describe(b)} expects {per_operation[b]}"
         )
     nbytes = np.where((received == NONE) & (sent == NONE), per_operation * item_bytes, moved)
     return Lowered(
@@ -146,10 +146,10 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
             image=before[:-1] - before[first[operation]],
         ),
         messages=Messages(
-            source=source,
-            destination=destination,
-            channel=channel,
-            number=number,
+            source=rank[sender],
+            destination=rank[receiver],
+            channel=schedule.threads["channel"][schedule.thread_of_op[sender]],
+            number=matched.ordinal,
             sender=sender,
             receiver=receiver,
             elements=per_operation[sender],
@@ -158,40 +158,12 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     )
 
 
-def _match(
-    schedule: Schedule, thread: Int32, rank: Int32
-) -> tuple[Int32, Int32, Int32, Int32, Int32, Int32]:
-    """Pair sends and receives, first in first out on each connection."""
-    kind = schedule.ops["kind"]
-    sends = np.flatnonzero(SENDS[kind]).astype(np.int32)
-    receives = np.flatnonzero(RECEIVES[kind]).astype(np.int32)
-    threads = schedule.threads
-    send_key = (rank[sends], threads["send_peer"][thread[sends]], threads["channel"][thread[sends]])
-    receive_key = (threads["recv_peer"][thread[receives]], rank[receives], threads["channel"][thread[receives]])
-    # lexsort is stable, and only one thread a rank sends (receives) on a connection: order within it is step order
-    send_order = np.lexsort(send_key[::-1])
-    receive_order = np.lexsort(receive_key[::-1])
-    sent = np.stack([key[send_order] for key in send_key])
-    received = np.stack([key[receive_order] for key in receive_key])
-    if sent.shape != received.shape or not np.array_equal(sent, received):
-        raise ScheduleError(
-            f"{schedule.collective} {schedule.algorithm}: {len(sends)} sends and {len(receives)} receives do not pair up; "
-            "verify() names the first that is alone"
-        )
-    source, destination, channel = sent.astype(np.int32)
-    fresh = np.ones(len(source), bool)
-    fresh[1:] = np.any(sent[:, 1:] != sent[:, :-1], axis=0)
-    position = np.arange(len(source), dtype=np.int32)
-    number = position - np.maximum.accumulate(np.where(fresh, position, 0)).astype(np.int32)
-    return source, destination, channel, number, sends[send_order], receives[receive_order]
-
-
 def _chunks(ops: NDArray[np.void]) -> tuple[Int64, Int32, Int32, Int32]:
     """Cut operations into pieces of one chunk."""
-    counts = np.where(ops["kind"] == kinds.NOP, 0, ops["count"]).astype(np.int64)
-    first = np.concatenate(([0], np.cumsum(counts)))
+    counts: Int64 = np.where(ops["kind"] == kinds.NOP, 0, ops["count"]).astype(np.int64)
+    first: Int64 = np.concatenate(([0], np.cumsum(counts)))
     operation = np.repeat(np.arange(len(ops), dtype=np.int32), counts)
-    within = (np.arange(first[-1]) - first[operation]).astype(np.int32)
+    within: Int32 = (np.arange(int(first[-1])) - first[operation]).astype(np.int32)
     return first, operation, ops["src"][operation] + within, ops["dst"][operation] + within
 
 

@@ -148,10 +148,6 @@ class Schedule:
     scratch_chunks: int = 0
     in_place: bool = False
 
-    def __post_init__(self) -> None:
-        self.threads.setflags(write=False)
-        self.ops.setflags(write=False)
-
     @property
     def input_regions(self) -> int:
         """Regions of ``count`` elements in a rank's input."""

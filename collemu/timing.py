@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collemu_kernels import machine
+from collemu_kernels import links, machine
 from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
@@ -17,7 +17,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 NONE = -1
-CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; a window beyond it still fits in int64
+CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
 REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
 
 
@@ -61,79 +61,111 @@ def work_of(lowered: Lowered, system: System) -> Int64:
     return np.where(reduces, duration(endpoint.reduce_fs_per_byte), duration(endpoint.copy_fs_per_byte))
 
 
+@dataclass(frozen=True)
+class Program:
+    """Tables that `collemu_kernels.machine` works on, beside those of the fabric."""
+
+    endpoint: machine.Endpoint
+    operations: Int64
+    dependents: Int64
+    counts: Int64
+    event_times: Int64
+    event_codes: Int64
+
+
 def program_of(
+    endpoint: machine.Endpoint,
+    messages: Int64,
     *,
     thread: Int32,
     dep: Int32,
     received: Int32,
     sent: Int32,
+    work: Int64,
     sender: Int32,
     receiver: Int32,
     successor: Int32,
-    work: Int64,
-    launch: int,
-    step: int,
-    notice: int,
-) -> tuple[machine.Program, machine.Progress]:
-    """What waits for what, and a clean sheet of progress.
+) -> Program:
+    """What waits for what; also writes the ends of the messages into the fabric's table.
 
     Parameters
     ----------
+    messages : int64 array
+        The fabric's table of messages.
     thread, dep, received, sent, work : arrays, one entry an operation
         Thread number; operation that must finish before (-1: none); messages that it receives and sends (-1: none);
         femtoseconds at the endpoint.
     sender, receiver, successor : arrays, one entry a message
         Operations at its two ends; the message that takes over its FIFO slot (-1: none).
-    launch, step, notice : int
-        Femtoseconds.
     """
-    operations = len(thread)
-    following = np.arange(1, operations + 1, dtype=np.int32)
-    last_of_thread = np.ones(operations, bool)
+    messages[:, links.SENDER], messages[:, links.RECEIVER] = sender, receiver
+    messages[:, links.SUCCESSOR] = successor
+
+    count = len(thread)
+    following = np.arange(1, count + 1)
+    last_of_thread = np.ones(count, bool)
     last_of_thread[:-1] = thread[1:] != thread[:-1]
     following[last_of_thread] = NONE
 
-    waits = np.zeros(operations, np.int8)
+    dependent = np.flatnonzero(dep != NONE)
+    dependent = dependent[np.argsort(dep[dependent], kind="stable")]
+
+    operations = np.zeros((count + 1, machine.OPERATION_COLUMNS), np.int64)
+    table = operations[:-1]
+    table[:, machine.FOLLOWING], table[:, machine.RECEIVED], table[:, machine.SENT] = (
+        following,
+        received,
+        sent,
+    )
+    table[:, machine.WORK] = work
+    table[:, machine.START] = table[:, machine.FINISH] = links.NEVER
+    operations[:, machine.DEPENDENTS] = np.searchsorted(dep[dependent], np.arange(count + 1))
+    waits = table[:, machine.WAITS]
     waits[following[following != NONE]] += 1
     waits += dep != NONE
     waits += received != NONE
     waits[sender[successor[successor != NONE]]] += 1
 
-    dependent = np.flatnonzero(dep != NONE).astype(np.int32)
-    dependent = dependent[np.argsort(dep[dependent], kind="stable")]
-    dependents_first = np.searchsorted(dep[dependent], np.arange(operations + 1)).astype(np.int64)
-
-    # Pending at once: a READY and a FINISHED a thread; VISIBLE or FREED at most once a message.
-    threads = int(last_of_thread.sum())
-    pending = 2 * threads + 2 * len(sender) + 1
-    program = machine.Program(
-        following=following,
-        received=received,
-        sent=sent,
-        work=work,
-        dependents_first=dependents_first,
-        dependents=dependent,
-        sender=sender,
-        receiver=receiver,
-        successor=successor,
-        launch=launch,
-        step=step,
-        notice=notice,
-        limit=CLOCK_LIMIT_FS,
-    )
-    progress = machine.Progress(
-        waits=waits,
-        start=np.full(operations, machine.NEVER, np.int64),
-        finish=np.full(operations, machine.NEVER, np.int64),
-        visible=np.full(len(sender), machine.NEVER, np.int64),
+    # Pending at once: the end and the message of an operation a thread; an arrival or a free slot a message.
+    pending = 2 * int(last_of_thread.sum()) + 2 * len(sender) + 1
+    return Program(
+        endpoint=endpoint,
+        operations=operations,
+        dependents=dependent.astype(np.int64),
+        counts=np.zeros(machine.COUNTS, np.int64),
         event_times=np.zeros(pending, np.int64),
         event_codes=np.zeros(pending, np.int64),
-        counts=np.zeros(5, np.int64),
     )
-    return program, progress
 
 
-def simulate(lowered: Lowered, system: System, protocol: Protocol, plane: DataPlane) -> Timing:
+def run_program(program: Program, state: FabricState, data: DataPlane) -> int:
+    """Run the machine; returns its status."""
+    return machine.run(
+        program.endpoint,
+        state.fabric,
+        state.serialisation,
+        program.operations,
+        program.dependents,
+        state.messages,
+        state.line,
+        state.chips,
+        state.ports,
+        state.port_traffic,
+        state.outputs,
+        state.output_traffic,
+        state.waiting,
+        state.ready,
+        state.queues,
+        state.trains,
+        state.lists,
+        program.counts,
+        program.event_times,
+        program.event_codes,
+        data,
+    )
+
+
+def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPlane) -> Timing:
     """Run a lowered schedule on a system, packet by packet; move bytes if the data plane holds any.
 
     Raises
@@ -143,35 +175,35 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, plane: DataPl
     ValueError
         If the run is longer than the clock, or a value has no code in the wire format.
     """
-    endpoint, domain = system.endpoint, system.domain
-    messages = lowered.messages
-    fabric = fabric_of(system, lowered.schedule.ranks)
-    state = fresh_state(
-        fabric, messages.source, messages.destination, *packets_of(messages.nbytes, system, protocol)
+    schedule, messages = lowered.schedule, lowered.messages
+    fabric, serialisation = fabric_of(system, schedule.ranks)
+    packets, last_bytes = packets_of(messages.nbytes, system, protocol)
+    state = fresh_state(fabric, serialisation, messages.source, messages.destination, packets, last_bytes)
+    endpoint = machine.Endpoint(
+        launch=system.endpoint.launch_fs,
+        step=protocol.step_latency_fs,
+        notice=2 * (fabric.latency + int(serialisation[fabric.header])),
+        limit=CLOCK_LIMIT_FS,
     )
-    program, progress = program_of(
-        thread=lowered.schedule.thread_of_op,
-        dep=np.ascontiguousarray(lowered.schedule.ops["dep"]),
+    program = program_of(
+        endpoint,
+        state.messages,
+        thread=schedule.thread_of_op,
+        dep=schedule.ops["dep"],
         received=lowered.received,
         sent=lowered.sent,
+        work=work_of(lowered, system),
         sender=messages.sender,
         receiver=messages.receiver,
-        successor=messages.slot_successor(endpoint.fifo_slots),
-        work=work_of(lowered, system),
-        launch=endpoint.launch_fs,
-        step=protocol.step_latency_fs,
-        notice=2 * (domain.hop_latency_fs + int(fabric.serialisation[domain.packet_header_bytes])),
+        successor=messages.slot_successor(system.endpoint.fifo_slots),
     )
-    status = machine.run(
-        program, progress, fabric, state.messages, state.ports, state.outputs, state.trains, plane
-    )
+    status = run_program(program, state, data)
     if status == machine.DEADLOCK:
-        stuck = np.flatnonzero(progress.finish == machine.NEVER)
-        schedule = lowered.schedule
+        stuck = np.flatnonzero(program.operations[:-1, machine.FINISH] == links.NEVER)
         first_of_thread = stuck[np.unique(schedule.thread_of_op[stuck], return_index=True)[1]]
         names = "; ".join(schedule.describe(int(op)) for op in first_of_thread[:4])
         raise ScheduleError(
-            f"{schedule.collective} {schedule.algorithm} deadlocks with {endpoint.fifo_slots} FIFO slots: "
+            f"{schedule.collective} {schedule.algorithm} deadlocks with {system.endpoint.fifo_slots} FIFO slots: "
             f"{len(stuck)} operations never start, first {names}"
         )
     if status == machine.TOO_LONG:
@@ -180,20 +212,23 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, plane: DataPl
         )
     if status == machine.BAD_VALUE:
         raise ValueError("a value on the wire has no code in the wire format")
-    return timing_of(program, progress, state)
+    return timing_of(program, state)
 
 
-def timing_of(program: machine.Program, progress: machine.Progress, state: FabricState) -> Timing:
+def timing_of(program: Program, state: FabricState) -> Timing:
     """Read the results of a finished run."""
     ranks, planes = state.fabric.ranks, state.fabric.planes
+    finish = program.operations[:-1, machine.FINISH]
+    up = state.port_traffic.reshape(ranks, planes, 2)
+    down = state.output_traffic.reshape(planes, ranks, 2).transpose(1, 0, 2)
     return Timing(
-        time=int(progress.finish.max(initial=program.launch)),
-        start=progress.start,
-        finish=progress.finish,
-        ready=state.messages.ready,
-        visible=progress.visible,
-        up_bytes=state.ports.sent_bytes.reshape(ranks, planes),
-        up_busy=state.ports.busy.reshape(ranks, planes),
-        down_bytes=state.outputs.sent_bytes.reshape(planes, ranks).T,
-        down_busy=state.outputs.busy.reshape(planes, ranks).T,
+        time=int(finish.max(initial=program.endpoint.launch)),
+        start=program.operations[:-1, machine.START],
+        finish=finish,
+        ready=state.messages[:, links.READY],
+        visible=state.messages[:, links.VISIBLE],
+        up_bytes=up[..., links.BYTES],
+        up_busy=up[..., links.BUSY],
+        down_bytes=down[..., links.BYTES],
+        down_busy=down[..., links.BUSY],
     )

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from collemu_kernels import links, machine
 
-from collemu.fabric import FabricState, fresh_state
+from collemu.fabric import fresh_state
 from collemu.memory import no_data
-from collemu.timing import program_of
+from collemu.timing import CLOCK_LIMIT_FS, Timing, program_of, run_program, timing_of
 from tests.oracles import slow_packets
 from tests.oracles.random_packets import random_case
 
@@ -17,7 +17,7 @@ CASES = int(os.environ.get("COLLEMU_PACKET_CASES", "300"))
 BATCH = 50
 
 
-def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric):
+def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric) -> Timing:
     """Put a case of the slow engine through the kernels."""
     ranks = 1 + max(max(op.rank, op.send_peer, op.recv_peer) for op in operations)
     sends: dict[tuple[int, int, int], list[int]] = {}
@@ -49,58 +49,58 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
         rate = fabric.reduce if op.kind in slow_packets.REDUCES else fabric.copy
         return slow_packets.duration(op.work_bytes, rate)
 
+    full = fabric.payload + fabric.header
+    source, destination = np.array(ends, np.int32).reshape(-1, 2).T
+    state = fresh_state(
+        links.Fabric(
+            ranks=ranks,
+            planes=fabric.planes,
+            latency=fabric.latency_fs,
+            credits=fabric.credits,
+            header=fabric.header,
+            full=full,
+        ),
+        np.array([fabric.ser(size) for size in range(full + 1)], np.int64),
+        source,
+        destination,
+        np.array(packets, np.int64),
+        np.array(last, np.int64),
+    )
     threads: dict[tuple[int, int], int] = {}
-    program, progress = program_of(
+    program = program_of(
+        machine.Endpoint(
+            launch=fabric.launch_fs,
+            step=fabric.step_fs,
+            notice=2 * (fabric.latency_fs + fabric.ser(fabric.header)),
+            limit=CLOCK_LIMIT_FS,
+        ),
+        state.messages,
         thread=np.array([threads.setdefault((op.rank, op.thread), len(threads)) for op in operations], np.int32),
         dep=np.array([-1 if op.dep is None else op.dep for op in operations], np.int32),
         received=received,
         sent=sent,
+        work=np.array([work(op) for op in operations], np.int64),
         sender=np.array(sender, np.int32),
         receiver=np.array(receiver, np.int32),
         successor=np.array(successor, np.int32),
-        work=np.array([work(op) for op in operations], np.int64),
-        launch=fabric.launch_fs,
-        step=fabric.step_fs,
-        notice=2 * (fabric.latency_fs + fabric.ser(fabric.header)),
     )
-    full = fabric.payload + fabric.header
-    constants = links.Fabric(
-        ranks=ranks,
-        planes=fabric.planes,
-        latency=fabric.latency_fs,
-        credits=fabric.credits,
-        payload=fabric.payload,
-        full_bytes=full,
-        serialisation=np.array([fabric.ser(size) for size in range(full + 1)], np.int64),
-    )
-    source, destination = np.array(ends, np.int32).reshape(-1, 2).T
-    state = fresh_state(constants, source, destination, np.array(packets, np.int64), np.array(last, np.int64))
-    status = machine.run(
-        program, progress, constants, state.messages, state.ports, state.outputs, state.trains, no_data()
-    )
-    assert status == machine.DONE
-    return progress, state
+    assert run_program(program, state, no_data()) == machine.DONE
+    return timing_of(program, state)
 
 
 def assert_same_times(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric) -> None:
     slow = slow_packets.run(operations, fabric)
-    progress, state = run_fast(operations, fabric)
-    assert progress.start.tolist() == slow.start
-    assert progress.finish.tolist() == slow.finish
-    assert progress.visible.tolist() == [slow.visible[key] for key in sorted(slow.visible)]
-    assert_same_links(state, slow)
-
-
-def assert_same_links(state: FabricState, slow: slow_packets.Times) -> None:
-    planes, ranks = state.fabric.planes, state.fabric.ranks
+    fast = run_fast(operations, fabric)
+    assert fast.time == slow.time_fs
+    assert fast.start.tolist() == slow.start
+    assert fast.finish.tolist() == slow.finish
+    assert fast.visible.tolist() == [slow.visible[key] for key in sorted(slow.visible)]
     for (chip, plane), expected in slow.up_bytes.items():
-        assert state.ports.sent_bytes[chip * planes + plane] == expected
-    for (chip, plane), expected in slow.up_busy_fs.items():
-        assert state.ports.busy[chip * planes + plane] == expected
+        assert fast.up_bytes[chip, plane] == expected
+        assert fast.up_busy[chip, plane] == slow.up_busy_fs[chip, plane]
     for (plane, chip), expected in slow.down_bytes.items():
-        assert state.outputs.sent_bytes[plane * ranks + chip] == expected
-    for (plane, chip), expected in slow.down_busy_fs.items():
-        assert state.outputs.busy[plane * ranks + chip] == expected
+        assert fast.down_bytes[chip, plane] == expected
+        assert fast.down_busy[chip, plane] == slow.down_busy_fs[plane, chip]
 
 
 @pytest.mark.parametrize("batch", range(max(1, CASES // BATCH)))

@@ -10,11 +10,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-PLAIN_PYTHON = os.environ.get("COLLEMU_PLAIN_PYTHON", os.environ.get("NUMBA_DISABLE_JIT", "0")) not in ("", "0")
+PLAIN_PYTHON = os.environ.get("COLLEMU_PLAIN_PYTHON", os.environ.get("NUMBA_DISABLE_JIT", "0")) not in (
+    "",
+    "0",
+)
 
 
 def source_fingerprint() -> str:
@@ -29,7 +32,7 @@ def source_fingerprint() -> str:
 def cache_directory() -> Path:
     """A writable folder of compiled kernels that is new whenever any kernel source changes.
 
-    Numba's own rule looks at the file of the caller alone, so an edited callee in another file would run stale.
+    Numba's own rule looks at the file of the caller alone: an edited callee in another file would run stale.
     """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     for base in (Path(home), Path(tempfile.gettempdir())):
@@ -43,16 +46,13 @@ def cache_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="collemu-"))
 
 
-if PLAIN_PYTHON:
-
-    def jit(kernel: Kernel) -> Kernel:
-        """Leave the kernel as plain Python."""
-        return kernel
-
-else:
+if not PLAIN_PYTHON:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_directory()))
-    import numba
+    from numba import njit
 
-    def jit(kernel: Kernel) -> Kernel:
-        """Compile the kernel on its first call, cached on disk, without the GIL."""
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(kernel)
+
+def jit(kernel: Kernel) -> Kernel:
+    """Compile a kernel on its first call, cached on disk, without the GIL; or leave it as plain Python."""
+    if PLAIN_PYTHON:
+        return kernel
+    return cast(Kernel, njit(cache=True, nogil=True, error_model="numpy")(kernel))

@@ -6,6 +6,7 @@ Each pass is a flat loop, which LLVM vectorises; a loop over blocks with a loop 
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 from collemu_kernels.elements import (
@@ -14,10 +15,10 @@ from collemu_kernels.elements import (
     decode_products,
     decoder,
     e8m0_bits,
-    element_float,
     encode_products,
     encode_rounded,
     encoder,
+    finite_float,
     nearest_even,
     pack_nibbles,
     unpack_nibbles,
@@ -137,11 +138,13 @@ def mx_scale(amax, format_id, scale_mode):
 
 
 @jit
-def mx_factor(scale):
-    """The reciprocal of an E8M0 scale, a power of two; 0 for NaN."""
-    if scale == NAN_E8M0:
-        return np.float32(0)
-    return np.uint32(e8m0_bits(254 - scale)).view(np.float32)
+def mx_scales(amax, format_id, scale_mode, scales, factors):
+    """E8M0 scales of blocks and their reciprocals (powers of two, exact); the factor of a NaN is 0."""
+    for i in range(scales.size):
+        scale = mx_scale(amax[i], format_id, scale_mode)
+        scales[i] = scale
+        factor = np.uint32(e8m0_bits(254 - min(scale, 254))).view(np.float32)
+        factors[i] = np.float32(0) if scale == NAN_E8M0 else factor
 
 
 @jit
@@ -168,9 +171,11 @@ def nvfp4_scale(amax, tensor_encode):
 
 @jit
 def e4m3_value(code):
-    """float32 value of a float8_e4m3fn code."""
-    sign_shift, back, largest, infinity, lone_nan, rebias, least = decoder(FLOAT8_E4M3FN)
-    return element_float(code, sign_shift, back, largest, infinity, lone_nan, rebias, least)
+    """float32 value of a finite float8_e4m3fn code, NaN for the others."""
+    if code & 0x7F == NAN_E4M3:
+        return np.float32(np.nan)
+    sign_shift, back, rebias, least = decoder(FLOAT8_E4M3FN)
+    return finite_float(code, sign_shift, back, rebias, least)
 
 
 @jit
@@ -185,7 +190,16 @@ def nvfp4_factor(scale, tensor_decode):
 
 
 @jit
-def encode_row(values, format_id, scale_mode, rounding, random, tensor_amax, codes, scales):
+def nvfp4_scales(amax, tensor_scales, scales, factors):
+    """E4M3 scales of blocks and what their values are multiplied by; the factor of a NaN is 0."""
+    for i in range(scales.size):
+        scale = nvfp4_scale(amax[i], tensor_scales[0])
+        scales[i] = scale
+        factors[i] = nvfp4_factor(scale, tensor_scales[1])
+
+
+@jit
+def encode_row(values, format_id, scale_mode, rounding, saturate, random, tensor_amax, codes, scales):
     """Codes (packed where an element has 4 bits) and scales of one row of float32 ``values``.
 
     ``tensor_amax``: bits of the largest magnitude of the whole tensor, for formats with a tensor scale.
@@ -195,7 +209,8 @@ def encode_row(values, format_id, scale_mode, rounding, random, tensor_amax, cod
     block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
     two_level = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE] == 1
     packed = ELEMENT_PARAMETERS[element, BITS] == 4
-    tensor_encode, tensor_decode = nvfp4_tensor_scales(tensor_amax)
+    tensor_scales = nvfp4_tensor_scales(tensor_amax)
+    zero = np.float32(0.0) if two_level else np.float32(-0.0)  # TransformerEngine encodes -0 as +0
     work = np.empty(TILE, np.uint32)
     amax = np.empty(TILE // block, np.uint32)
     factors = np.empty(TILE // block, np.float32)
@@ -206,30 +221,25 @@ def encode_row(values, format_id, scale_mode, rounding, random, tensor_amax, cod
         size = tile.size
         blocks = (size + block - 1) // block
         block_amax(tile, block, work, amax)
-        first = start // block
-        poisoned = False
-        for i in range(blocks):
-            if two_level:
-                scale = nvfp4_scale(amax[i], tensor_encode)
-                factors[i] = nvfp4_factor(scale, tensor_decode)
-            else:
-                scale = mx_scale(amax[i], element, scale_mode)
-                factors[i] = mx_factor(scale)
-            scales[first + i] = scale
-            poisoned |= amax[i] >= EXPONENT
+        tile_scales = scales[start // block : start // block + blocks]
+        if two_level:
+            nvfp4_scales(amax, tensor_scales, tile_scales, factors)
+        else:
+            mx_scales(amax, element, scale_mode, tile_scales, factors)
         spread(factors[:blocks], block, spread_factors)
         tile_codes = unpacked[:size] if packed else codes[start : start + size]
         if rounding == NEAREST_EVEN:
-            encode_products(tile, spread_factors, element, tile_codes)
+            encode_products(tile, spread_factors, zero, element, saturate, tile_codes)
         else:
             scaled = work.view(np.float32)
             for i in range(size):
-                scaled[i] = np.float32(tile[i] * spread_factors[i])
-            encode_rounded(scaled[:size], element, True, rounding, random[start : start + size], tile_codes)
-        if poisoned:
-            for i in range(blocks):
-                if amax[i] >= EXPONENT:
-                    tile_codes[i * block : min((i + 1) * block, size)] = 0
+                scaled[i] = np.float32(np.float32(tile[i] * spread_factors[i]) + zero)
+            encode_rounded(
+                scaled[:size], element, saturate, rounding, random[start : start + size], tile_codes
+            )
+        for i in range(blocks):
+            if amax[i] >= EXPONENT:
+                tile_codes[i * block : min((i + 1) * block, size)] = 0
         if packed:
             pack_nibbles(tile_codes, codes[start // 2 : start // 2 + (size + 1) // 2])
 
@@ -249,12 +259,66 @@ def decode_row(codes, scales, tensor_scale, format_id, values):
         size = tile.size
         first = start // block
         blocks = (size + block - 1) // block
-        for i in range(blocks):
-            scale = scales[first + i]
-            factors[i] = e4m3_value(scale) if two_level else np.uint32(e8m0_bits(scale)).view(np.float32)
+        if two_level:
+            for i in range(blocks):
+                factors[i] = e4m3_value(scales[first + i])
+        else:
+            for i in range(blocks):
+                factors[i] = np.uint32(e8m0_bits(scales[first + i])).view(np.float32)
         spread(factors[:blocks], block, spread_factors)
         if packed:
             unpack_nibbles(codes[start // 2 : start // 2 + (size + 1) // 2], unpacked[:size])
-            decode_products(unpacked, spread_factors, tensor_scale, element, tile)
+            decode_products(unpacked[:size], spread_factors, element, tile)
         else:
-            decode_products(codes[start : start + size], spread_factors, tensor_scale, element, tile)
+            decode_products(codes[start : start + size], spread_factors, element, tile)
+        if two_level:
+            for i in range(size):
+                tile[i] = np.float32(tile[i] * tensor_scale)
+
+
+@jit
+def encode_rows(
+    values: NDArray[np.float32],
+    format_id: int,
+    scale_mode: int,
+    rounding: int,
+    saturate: bool,
+    random: NDArray[np.uint64],
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    tensor_scale: NDArray[np.float32],
+) -> None:
+    """Codes and scales of every row of a float32 matrix, and the one tensor scale if the format has it."""
+    rows, columns = values.shape
+    tensor_amax = np.uint32(0)
+    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE] == 1:
+        for row in range(rows):
+            amax = finite_amax(values[row], BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE])
+            tensor_amax = amax if amax > tensor_amax else tensor_amax
+        tensor_scale[0] = nvfp4_tensor_scales(tensor_amax)[1]
+    for row in range(rows):
+        bits = random[row * columns : (row + 1) * columns]
+        encode_row(
+            values[row],
+            format_id,
+            scale_mode,
+            rounding,
+            saturate,
+            bits,
+            tensor_amax,
+            codes[row],
+            scales[row],
+        )
+
+
+@jit
+def decode_rows(
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    tensor_scale: np.float32,
+    format_id: int,
+    values: NDArray[np.float32],
+) -> None:
+    """Values of every row of a matrix of codes and scales."""
+    for row in range(values.shape[0]):
+        decode_row(codes[row], scales[row], tensor_scale, format_id, values[row])

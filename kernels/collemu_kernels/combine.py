@@ -23,13 +23,13 @@ def reduce_floats(target, first, second, operator):
         for i in range(len(target)):
             a = first[i]
             b = second[i]
-            keep = a < b or a != a or (a == b and math.copysign(1.0, a) < 0.0)
+            keep = a < b or math.isnan(a) or (a == b and math.copysign(1.0, a) < 0.0)
             target[i] = a if keep else b
     elif operator == MAX:
         for i in range(len(target)):
             a = first[i]
             b = second[i]
-            keep = a > b or a != a or (a == b and math.copysign(1.0, a) > 0.0)
+            keep = a > b or math.isnan(a) or (a == b and math.copysign(1.0, a) > 0.0)
             target[i] = a if keep else b
     else:
         for i in range(len(target)):

@@ -1,8 +1,8 @@
 """What one operation does to memory: copy, decode, reduce, encode. Time plays no part here.
 
-Two modes. *Raw* (no wire format): memory holds the dtype, messages are its bytes. *Quantised*: memory holds float32, messages
-are wire images, and a chunk that came from a message, or was published, remembers its image, so that sending it on copies
-bytes and never rounds twice.
+Two modes. *Raw* (no wire format): memory holds the dtype, messages are its bytes. *Quantised*: memory holds float32,
+messages are wire images, and a chunk that came from a message, or was published, remembers its image, so that sending
+it on copies bytes and never rounds twice.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 from collemu_kernels.combine import reduce_floats, reduce_memory
-from collemu_kernels.images import decode_image, encode_image, image_bytes
+from collemu_kernels.images import copy_bytes, decode_image, encode_image, image_bytes
 from collemu_kernels.kinds import (
     COPY,
     KEEP,
@@ -87,23 +87,25 @@ def move_raw(data, operation, piece, received, sent):
     addend = data.addend[: data.piece_elements[piece]] if len(data.addend) > 0 else data.addend
 
     if kind == COPY:
-        memory[target : target + size] = memory[source : source + size]
+        copy_bytes(memory[source : source + size], memory[target : target + size])
         return 0
     if kind == REDUCE:
         here = memory[target : target + size]
-        return reduce_memory(here, here, memory[source : source + size], data.dtype, data.operator, values, addend)
+        return reduce_memory(
+            here, here, memory[source : source + size], data.dtype, data.operator, values, addend
+        )
     if kind == SEND:
         slot = data.slot[sent] + image
-        data.wire_bytes[slot : slot + size] = memory[source : source + size]
+        copy_bytes(memory[source : source + size], data.wire_bytes[slot : slot + size])
         return 0
 
     slot = data.slot[received] + image
     arrived = data.wire_bytes[slot : slot + size]
     if kind in (RECV, RECV_COPY_SEND):
-        memory[target : target + size] = arrived
+        copy_bytes(arrived, memory[target : target + size])
         if kind == RECV_COPY_SEND:
             slot = data.slot[sent] + image
-            data.wire_bytes[slot : slot + size] = arrived
+            copy_bytes(arrived, data.wire_bytes[slot : slot + size])
         return 0
     own = target if kind == RECV_REDUCE else source
     if kind == RECV_REDUCE_SEND:
@@ -111,10 +113,12 @@ def move_raw(data, operation, piece, received, sent):
         result = data.wire_bytes[slot : slot + size]
     else:
         result = memory[target : target + size]
-    status = reduce_memory(result, memory[own : own + size], arrived, data.dtype, data.operator, values, addend)
+    status = reduce_memory(
+        result, memory[own : own + size], arrived, data.dtype, data.operator, values, addend
+    )
     if kind == RECV_REDUCE_COPY_SEND:
         slot = data.slot[sent] + image
-        data.wire_bytes[slot : slot + size] = result
+        copy_bytes(result, data.wire_bytes[slot : slot + size])
     return status
 
 
@@ -160,7 +164,7 @@ def move_quantised(data, operation, piece, received, sent):
         values[:] = memory[source : source + 4 * elements].view(np.float32)
         status = store(data, publish, values, target, target_cell, size)
         if publish == KEEP and source_cell >= 0 and data.image_known[source_cell] == 1:
-            remembered_image(data, target_cell, size)[:] = remembered_image(data, source_cell, size)
+            copy_bytes(remembered_image(data, source_cell, size), remembered_image(data, target_cell, size))
             data.image_known[target_cell] = 1
         return status
     if kind == REDUCE:
@@ -171,7 +175,7 @@ def move_quantised(data, operation, piece, received, sent):
         slot = data.slot[sent] + data.piece_image[piece]
         image = data.wire_bytes[slot : slot + size]
         if source_cell >= 0 and data.image_known[source_cell] == 1:
-            image[:] = remembered_image(data, source_cell, size)
+            copy_bytes(remembered_image(data, source_cell, size), image)
             return 0
         return encode_image(memory[source : source + 4 * elements].view(np.float32), data.wire, True, image)
 
@@ -179,11 +183,11 @@ def move_quantised(data, operation, piece, received, sent):
     arrived = data.wire_bytes[slot : slot + size]
     if kind in (RECV, RECV_COPY_SEND):
         status = decode_image(arrived, data.wire, memory[target : target + 4 * elements].view(np.float32))
-        remembered_image(data, target_cell, size)[:] = arrived
+        copy_bytes(arrived, remembered_image(data, target_cell, size))
         data.image_known[target_cell] = 1
         if kind == RECV_COPY_SEND:
             slot = data.slot[sent] + data.piece_image[piece]
-            data.wire_bytes[slot : slot + size] = arrived
+            copy_bytes(arrived, data.wire_bytes[slot : slot + size])
         return status
 
     own = target if kind == RECV_REDUCE else source
@@ -196,7 +200,7 @@ def move_quantised(data, operation, piece, received, sent):
         slot = data.slot[sent] + data.piece_image[piece]
         image = data.wire_bytes[slot : slot + size]
         if kind == RECV_REDUCE_COPY_SEND and publish != KEEP:
-            image[:] = remembered_image(data, target_cell, size)
+            copy_bytes(remembered_image(data, target_cell, size), image)
         else:
             status |= encode_image(values, data.wire, True, image)
     return status

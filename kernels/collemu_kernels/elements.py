@@ -5,10 +5,14 @@ Rounding to nearest even needs no table and no branch. For a magnitude x whose l
 its low bits are the significand of the result. Below the smallest normal number q stays, which is what
 subnormal numbers are. LLVM turns this straight line into vector code.
 
+The kernels named ``_as`` are called with the id of a common format as a literal, so that LLVM folds the
+format's parameters: twice as fast as parameters in registers.
+
 The other roundings, which no hot loop needs, shift and add integers.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 from collemu_kernels.format_ids import (
@@ -16,6 +20,9 @@ from collemu_kernels.format_ids import (
     BITS,
     DOWN,
     ELEMENT_PARAMETERS,
+    FLOAT4_E2M1FN,
+    FLOAT8_E4M3FN,
+    FLOAT8_E5M2,
     INFINITY_CODE,
     MANTISSA_BITS,
     MAX_CODE,
@@ -34,6 +41,7 @@ EXPONENT = np.uint32(0x7F800000)  # also the bits of infinity: any magnitude abo
 QUIET_NAN = np.uint32(0x7FC00000)
 SIGN = np.uint32(0x80000000)
 ONE_EXPONENT = np.uint32(0x00800000)
+NO_CODE = np.uint32(0xFFFFFFFF)
 
 
 @jit
@@ -91,8 +99,8 @@ def nearest_even(value, dropped, least, limit, sign_shift, sign_bit):
 
 
 @jit
-def encode_elements(values, format_id, saturate, codes):
-    """Codes of float32 ``values``, one an entry of ``codes`` (uint8, or uint16 for float16)."""
+def encode_elements_as(values, format_id, saturate, codes):
+    """`encode_elements` compiled for one format."""
     dropped, least, limit, sign_shift, sign_bit = encoder(format_id, saturate)
     nan_code = np.uint32(max(ELEMENT_PARAMETERS[format_id, NAN_CODE], 0))
     for i in range(values.size):
@@ -108,12 +116,43 @@ def encode_elements(values, format_id, saturate, codes):
 
 
 @jit
-def encode_products(values, factors, format_id, codes):
-    """Codes of the float32 products ``values * factors``, saturating; a NaN gives any code."""
-    dropped, least, limit, sign_shift, sign_bit = encoder(format_id, True)
+def encode_elements(
+    values: NDArray[np.float32], format_id: int, saturate: bool, codes: NDArray[np.uint8]
+) -> None:
+    """Codes of float32 ``values``, one a byte."""
+    if format_id == FLOAT8_E4M3FN:
+        encode_elements_as(values, FLOAT8_E4M3FN, saturate, codes)
+    elif format_id == FLOAT8_E5M2:
+        encode_elements_as(values, FLOAT8_E5M2, saturate, codes)
+    elif format_id == FLOAT4_E2M1FN:
+        encode_elements_as(values, FLOAT4_E2M1FN, saturate, codes)
+    else:
+        encode_elements_as(values, format_id, saturate, codes)
+
+
+@jit
+def encode_products_as(values, factors, zero, format_id, saturate, codes):
+    """`encode_products` compiled for one format."""
+    dropped, least, limit, sign_shift, sign_bit = encoder(format_id, saturate)
     for i in range(values.size):
-        product = np.float32(values[i] * factors[i])
+        product = np.float32(np.float32(values[i] * factors[i]) + zero)
         codes[i] = nearest_even(product, dropped, least, limit, sign_shift, sign_bit)
+
+
+@jit
+def encode_products(values, factors, zero, format_id, saturate, codes):
+    """Codes of the float32 products ``values * factors``; a NaN gives any code.
+
+    ``zero`` is added to the products: -0 changes nothing, +0 makes +0 of -0.
+    """
+    if format_id == FLOAT8_E4M3FN:
+        encode_products_as(values, factors, zero, FLOAT8_E4M3FN, saturate, codes)
+    elif format_id == FLOAT8_E5M2:
+        encode_products_as(values, factors, zero, FLOAT8_E5M2, saturate, codes)
+    elif format_id == FLOAT4_E2M1FN:
+        encode_products_as(values, factors, zero, FLOAT4_E2M1FN, saturate, codes)
+    else:
+        encode_products_as(values, factors, zero, format_id, saturate, codes)
 
 
 @jit
@@ -131,7 +170,14 @@ def encode_bfloat16(values, saturate, codes):
 
 
 @jit
-def encode_rounded(values, format_id, saturate, rounding, random, codes):
+def encode_rounded(
+    values: NDArray[np.float32],
+    format_id: int,
+    saturate: bool,
+    rounding: int,
+    random: NDArray[np.uint64],
+    codes: NDArray[np.uint8] | NDArray[np.uint16],
+) -> None:
     """Codes of float32 ``values`` under any rounding.
 
     ``random`` holds 64 random bits a value when the rounding is stochastic: the value moves away from zero
@@ -178,25 +224,21 @@ def encode_rounded(values, format_id, saturate, rounding, random, codes):
 
 @jit
 def decoder(format_id):
-    """What `element_float` must know of a format."""
+    """What `finite_float` must know of a format."""
     bits = ELEMENT_PARAMETERS[format_id, BITS]
     dropped = 23 - ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
     rebias = (127 - ELEMENT_PARAMETERS[format_id, BIAS]) << 23
-    lone_nan = SIGN if ELEMENT_PARAMETERS[format_id, NO_NEGATIVE_ZERO] else np.uint32(1)
     return (
         np.uint32(32 - bits),  # from the code's sign bit to float32's
         np.uint32(32 - bits - dropped),  # back, so that the mantissas meet
-        np.uint32(ELEMENT_PARAMETERS[format_id, MAX_CODE] << dropped),
-        np.uint32(ELEMENT_PARAMETERS[format_id, INFINITY_CODE] << dropped),
-        lone_nan,  # the NaN where -0 would be; 1 is no code, moved to the top
         np.uint32(rebias),
         np.uint32(rebias + (1 << 23)).view(np.float32),  # the least normal number
     )
 
 
 @jit
-def element_float(code, sign_shift, back, largest, infinity, lone_nan, rebias, least):
-    """Value of a code, exact: its bits moved to float32's places, the exponent rebiased.
+def finite_float(code, sign_shift, back, rebias, least):
+    """Value of a finite code, exact: its bits moved to float32's places, the exponent rebiased.
 
     A subnormal number f * least is read as (1 + f) * least, then ``least`` is taken off: no float32 is
     subnormal on the way, which would be slow on many processors.
@@ -206,29 +248,79 @@ def element_float(code, sign_shift, back, largest, infinity, lone_nan, rebias, l
     subnormal = magnitude < ONE_EXPONENT
     bits = np.uint32(magnitude + rebias)
     bits = np.uint32(bits + ONE_EXPONENT) if subnormal else bits
-    bits = np.uint32(bits | EXPONENT) if magnitude > largest else bits
-    bits = np.uint32(bits | QUIET_NAN) if magnitude > infinity else bits
-    bits = QUIET_NAN if moved == lone_nan else bits
     value = np.float32(np.uint32(bits).view(np.float32) - (least if subnormal else np.float32(0)))
     signed = np.uint32(np.float32(value).view(np.uint32) | np.uint32(moved & SIGN))
     return np.uint32(signed).view(np.float32)
 
 
 @jit
-def decode_elements(codes, format_id, values):
-    """float32 ``values`` of codes (uint8 or uint16), exact."""
-    sign_shift, back, largest, infinity, lone_nan, rebias, least = decoder(format_id)
+def decode_elements_as(codes, format_id, values):
+    """`decode_elements` compiled for one format."""
+    sign_shift, back, rebias, least = decoder(format_id)
+    sign_bit = np.uint32(SIGN >> sign_shift)
+    largest = np.uint32(ELEMENT_PARAMETERS[format_id, MAX_CODE])
+    infinity = np.uint32(ELEMENT_PARAMETERS[format_id, INFINITY_CODE])
+    lone_nan = sign_bit if ELEMENT_PARAMETERS[format_id, NO_NEGATIVE_ZERO] else NO_CODE
     for i in range(values.size):
-        values[i] = element_float(codes[i], sign_shift, back, largest, infinity, lone_nan, rebias, least)
+        code = np.uint32(codes[i])
+        bits = np.float32(finite_float(code, sign_shift, back, rebias, least)).view(np.uint32)
+        magnitude = np.uint32(code & np.uint32(sign_bit - np.uint32(1)))
+        infinite = np.uint32(np.uint32(bits & SIGN) | EXPONENT)
+        bits = infinite if magnitude > largest else bits
+        bits = QUIET_NAN if magnitude > infinity else bits
+        bits = QUIET_NAN if code == lone_nan else bits
+        values[i] = np.uint32(bits).view(np.float32)
 
 
 @jit
-def decode_products(codes, factors, tensor_factor, format_id, values):
-    """float32 ``values`` of codes times their block's factor times the tensor's."""
-    sign_shift, back, largest, infinity, lone_nan, rebias, least = decoder(format_id)
-    for i in range(values.size):
-        value = element_float(codes[i], sign_shift, back, largest, infinity, lone_nan, rebias, least)
-        values[i] = np.float32(np.float32(value * factors[i]) * tensor_factor)
+def decode_elements(codes: NDArray[np.uint8], format_id: int, values: NDArray[np.float32]) -> None:
+    """float32 ``values`` of codes, one a byte, exact."""
+    if format_id == FLOAT8_E4M3FN:
+        decode_elements_as(codes, FLOAT8_E4M3FN, values)
+    elif format_id == FLOAT8_E5M2:
+        decode_elements_as(codes, FLOAT8_E5M2, values)
+    elif format_id == FLOAT4_E2M1FN:
+        decode_elements_as(codes, FLOAT4_E2M1FN, values)
+    else:
+        decode_elements_as(codes, format_id, values)
+
+
+@jit
+def all_finite(codes, format_id):
+    """Whether no code is infinity or NaN, for formats with a -0 (quick: 64 bytes to a vector)."""
+    magnitude = np.uint8((1 << (ELEMENT_PARAMETERS[format_id, BITS] - 1)) - 1)
+    largest = np.uint8(0)
+    for i in range(codes.size):
+        code = np.uint8(codes[i] & magnitude)
+        largest = code if code > largest else largest
+    return largest <= ELEMENT_PARAMETERS[format_id, MAX_CODE]
+
+
+@jit
+def decode_products_as(codes, factors, format_id, values):
+    """`decode_products` compiled for one format."""
+    if all_finite(codes, format_id):
+        sign_shift, back, rebias, least = decoder(format_id)
+        for i in range(values.size):
+            value = finite_float(codes[i], sign_shift, back, rebias, least)
+            values[i] = np.float32(value * factors[i])
+    else:
+        decode_elements_as(codes, format_id, values)
+        for i in range(values.size):
+            values[i] = np.float32(values[i] * factors[i])
+
+
+@jit
+def decode_products(codes, factors, format_id, values):
+    """float32 ``values`` of codes times their factors, exact unless the product leaves float32."""
+    if format_id == FLOAT8_E4M3FN:
+        decode_products_as(codes, factors, FLOAT8_E4M3FN, values)
+    elif format_id == FLOAT8_E5M2:
+        decode_products_as(codes, factors, FLOAT8_E5M2, values)
+    elif format_id == FLOAT4_E2M1FN:
+        decode_products_as(codes, factors, FLOAT4_E2M1FN, values)
+    else:
+        decode_products_as(codes, factors, format_id, values)
 
 
 @jit
@@ -240,7 +332,7 @@ def decode_bfloat16(codes, values):
 
 
 @jit
-def encode_e8m0(values, saturate, rounding, codes):
+def encode_e8m0(values: NDArray[np.float32], saturate: bool, rounding: int, codes: NDArray[np.uint8]) -> None:
     """Codes of float32 ``values`` in float8_e8m0fnu, the powers of two from 2**-127 to 2**127.
 
     Zero, negative values and NaN have no code but NaN (0xFF). A tie between two powers goes up: both are
@@ -265,7 +357,7 @@ def encode_e8m0(values, saturate, rounding, codes):
 
 
 @jit
-def decode_e8m0(codes, values):
+def decode_e8m0(codes: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
     """float32 ``values`` of float8_e8m0fnu codes."""
     bits = values.view(np.uint32)
     for i in range(bits.size):

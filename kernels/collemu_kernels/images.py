@@ -5,6 +5,7 @@ byte goes through a scratch tile, or is copied byte by byte (which compiles to a
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 from collemu_kernels.blocks import TILE, decode_row, encode_row, finite_amax, nvfp4_tensor_scales
@@ -12,9 +13,11 @@ from collemu_kernels.elements import (
     decode_bfloat16,
     decode_e8m0,
     decode_elements,
+    decode_elements_as,
     encode_bfloat16,
     encode_e8m0,
     encode_elements,
+    encode_elements_as,
     holds_nan,
     pack_nibbles,
     unpack_nibbles,
@@ -29,6 +32,7 @@ from collemu_kernels.format_ids import (
     ELEMENT_PARAMETERS,
     FIRST_BLOCK_FORMAT,
     FLOAT8_E8M0FNU,
+    FLOAT16,
     FLOAT32,
     FLOOR,
     NAN_CODE,
@@ -41,12 +45,12 @@ from collemu_kernels.format_ids import (
 
 
 @jit
-def code_bytes(n, element):
+def code_bytes(n: int, element: int) -> np.int64:
     """Bytes of the codes of n elements: FP4 lies packed, FP6 and 8-bit codes take a byte each."""
     bits = np.int64(8) if element == FLOAT8_E8M0FNU else ELEMENT_PARAMETERS[element, BITS]
     if bits == 4:
-        return (n + 1) // 2
-    return n * ((bits + 7) // 8)
+        return np.int64((n + 1) // 2)
+    return np.int64(n * ((bits + 7) // 8))
 
 
 @jit
@@ -57,7 +61,7 @@ def scale_bytes(n, block_format):
 
 
 @jit
-def image_bytes(n, format_id):
+def image_bytes(n: int, format_id: int) -> np.int64:
     """Bytes of the wire image of a chunk of n elements; 0 for none."""
     if n == 0:
         return np.int64(0)
@@ -88,7 +92,9 @@ def is_known(format_id):
 
 
 @jit
-def encode_image(values, format_id, saturate, image):
+def encode_image(
+    values: NDArray[np.float32], format_id: int, saturate: bool, image: NDArray[np.uint8]
+) -> int:
     """Write the wire image of float32 ``values`` to ``image`` (uint8, exactly `image_bytes` long).
 
     Rounds to nearest even, from the float32 values, once. ``saturate`` concerns element formats alone.
@@ -109,14 +115,15 @@ def encode_image(values, format_id, saturate, image):
         encode_wide(values, format_id, saturate, image)
     elif ELEMENT_PARAMETERS[format_id, NAN_CODE] == NO_NAN and holds_nan(values):
         return NAN_HAS_NO_CODE
-    elif ELEMENT_PARAMETERS[format_id, BITS] == 4:
-        codes = np.empty(TILE, np.uint8)
-        for start in range(0, n, TILE):
-            tile = codes[: min(TILE, n - start)]
-            encode_elements(values[start : start + TILE], format_id, saturate, tile)
-            pack_nibbles(tile, image[start // 2 : start // 2 + (tile.size + 1) // 2])
     else:
-        encode_elements(values, format_id, saturate, image)
+        packed = ELEMENT_PARAMETERS[format_id, BITS] == 4
+        unpacked = np.empty(TILE, np.uint8)
+        for start in range(0, n, TILE):
+            tile = values[start : start + TILE]
+            codes = unpacked[: tile.size] if packed else image[start : start + tile.size]
+            encode_elements(tile, format_id, saturate, codes)
+            if packed:
+                pack_nibbles(codes, image[start // 2 : start // 2 + (tile.size + 1) // 2])
     return OK
 
 
@@ -129,7 +136,7 @@ def encode_wide(values, format_id, saturate, image):
         if format_id == BFLOAT16:
             encode_bfloat16(tile, saturate, codes)
         else:
-            encode_elements(tile, format_id, saturate, codes)
+            encode_elements_as(tile, FLOAT16, saturate, codes)
         copy_bytes(codes.view(np.uint8), image[2 * start : 2 * (start + tile.size)])
 
 
@@ -150,11 +157,11 @@ def encode_block_image(values, format_id, image):
     no_random = np.empty(0, np.uint64)
     codes = image[:codes_end]
     scales = image[codes_end:scales_end]
-    encode_row(values, format_id, FLOOR, NEAREST_EVEN, no_random, tensor_amax, codes, scales)
+    encode_row(values, format_id, FLOOR, NEAREST_EVEN, True, no_random, tensor_amax, codes, scales)
 
 
 @jit
-def decode_image(image, format_id, values):
+def decode_image(image: NDArray[np.uint8], format_id: int, values: NDArray[np.float32]) -> int:
     """Read float32 ``values`` from their wire image; the length of ``values`` says how many.
 
     Returns OK or UNKNOWN_FORMAT.
@@ -178,15 +185,16 @@ def decode_image(image, format_id, values):
             if format_id == BFLOAT16:
                 decode_bfloat16(codes, tile)
             else:
-                decode_elements(codes, format_id, tile)
-    elif ELEMENT_PARAMETERS[format_id, BITS] == 4:
+                decode_elements_as(codes, FLOAT16, tile)
+    else:
+        packed = ELEMENT_PARAMETERS[format_id, BITS] == 4
         unpacked = np.empty(TILE, np.uint8)
         for start in range(0, n, TILE):
             tile = values[start : start + TILE]
-            unpack_nibbles(image[start // 2 : start // 2 + (tile.size + 1) // 2], unpacked[: tile.size])
-            decode_elements(unpacked, format_id, tile)
-    else:
-        decode_elements(image, format_id, values)
+            narrow = unpacked[: tile.size] if packed else image[start : start + tile.size]
+            if packed:
+                unpack_nibbles(image[start // 2 : start // 2 + (tile.size + 1) // 2], narrow)
+            decode_elements(narrow, format_id, tile)
     return OK
 
 

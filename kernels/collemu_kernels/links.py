@@ -5,24 +5,19 @@ whatever a port or an output does inside a window can be noticed elsewhere only 
 port and every output runs its own tight loop, in any order. Equal packets that follow each other without a gap are one
 *train*: one entry for up to a window's worth of packets.
 
-Index conventions: port = chip * planes + plane; output = plane * ranks + chip; queue = output * ranks + source chip.
+State lies in int64 tables with a row a port, output, train, message or chip, so that a row is a cache line or two; the
+constants below name their columns. Index conventions: port = chip * planes + plane; output = plane * ranks + chip;
+queue = output * ranks + source chip. Times are femtoseconds.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 
 NEVER = np.int64(np.iinfo(np.int64).max)
 NONE = -1
-
-# Rows of Messages.table.
-SOURCE = 0
-DESTINATION = 1
-PACKETS = 2  # at least one
-LAST_BYTES = 3  # bytes of the last packet on a link, header included
 
 
 class Fabric(NamedTuple):
@@ -30,66 +25,69 @@ class Fabric(NamedTuple):
 
     ranks: int
     planes: int
-    latency: int  # of one link, femtoseconds
+    latency: int  # of one link
     credits: int  # packets of a chip on a plane
-    payload: int  # bytes of a full packet without its header
-    full_bytes: int  # a full packet with its header
-    serialisation: NDArray[np.int64]  # [bytes] femtoseconds on a link, for 0 … full_bytes
+    header: int  # bytes of a packet without payload
+    full: int  # bytes of a full packet with its header
 
 
-class Messages(NamedTuple):
-    """What travels, and how far it has come. One entry a message."""
+# Columns of `messages`.
+SOURCE = 0
+DESTINATION = 1
+PACKETS = 2  # at least one
+LAST_BYTES = 3  # bytes of the last packet on a link, header included
+READY = 4  # offered to the fabric at
+FIRST_PACKET = 5  # the chip's packet counter at its first packet
+REMAINING = 6  # packets that have not left the switch
+ARRIVAL = 7  # arrival of the latest packet so far
+SENDER = 8  # operation
+RECEIVER = 9  # operation
+SUCCESSOR = 10  # the message that takes over its FIFO slot, or NONE
+VISIBLE = 11  # may be received at; NEVER before
+MESSAGE_COLUMNS = 12
 
-    table: NDArray[np.int32]  # [SOURCE … LAST_BYTES, message]
-    ready: NDArray[np.int64]  # offered to the fabric at, femtoseconds
-    line: NDArray[np.int32]  # messages in the order in which their chip sends them, chip after chip
-    line_first: NDArray[np.int64]  # [chip] where the chip's part of `line` begins
-    line_length: NDArray[np.int64]  # [chip] messages in line so far
-    first_packet: NDArray[np.int64]  # value of the chip's packet counter at the message's first packet
-    remaining: NDArray[np.int64]  # packets that have not arrived
-    arrival: NDArray[np.int64]  # arrival of the latest packet so far, femtoseconds
+# Columns of `chips`. A chip's messages stand in `line` from LINE on, in the order in which it sends them.
+LINE = 0
+LENGTH = 1  # messages in line so far
+NUMBERED = 2  # of these, those whose packets have numbers
+COUNTER = 3  # packets numbered so far
+CHIP_COLUMNS = 4
 
+# Columns of `ports`, the chip side of the links.
+FREE = 0  # the link is free at
+CREDITS = 1  # at hand
+RETURNING = 2  # first of the trains of credits on their way back, or NONE
+PLACE = 3  # position in the chip's line
+PACKET = 4  # next packet of that message for this plane
+STARVED = 5  # 1: waits for a credit that nobody has sent yet
+LISTED = 6  # 1: is in the list of active ports
+PORT_COLUMNS = 8
 
-class Ports(NamedTuple):
-    """Chip side of the links, one entry a (chip, plane)."""
+# Columns of `outputs`, the switch side; FREE and LISTED as above.
+POINTER = 1  # round robin looks here first
+NEXT_ARRIVAL = 2  # no head of a queue that is not in the ready mask arrives before
+OUTPUT_COLUMNS = 8
 
-    free: NDArray[np.int64]  # the link is free at
-    credits: NDArray[np.int64]  # credits at hand
-    returning: NDArray[np.int32]  # list of trains of credits on their way back
-    place: NDArray[np.int32]  # position in the chip's line
-    packet: NDArray[np.int64]  # next packet of that message for this plane
-    starved: NDArray[np.uint8]  # 1: waits for a credit that nobody has sent yet
-    active: NDArray[np.int32]  # ports that have something to send, `counts[0]` of them
-    listed: NDArray[np.uint8]  # 1: is in `active`
-    sent_bytes: NDArray[np.int64]
-    busy: NDArray[np.int64]  # femtoseconds of sending
+# Columns of `traffic`, one row a link.
+BYTES = 0
+BUSY = 1
 
+# Columns of `queues`: first and last train, or NONE.
+HEAD = 0
+TAIL = 1
 
-class Outputs(NamedTuple):
-    """Switch side, one entry a (plane, destination chip); masks have a bit an input."""
+# Columns of `trains`: packets that follow each other without a gap, or the credits that they return.
+FIRST = 0  # arrival of the first
+COUNT = 1
+SIZE = 2  # bytes of each packet, header included; its serialisation is the spacing
+MESSAGE = 3
+NEXT = 4  # in a queue, a list of credits, or the free list, whose head is in the pool's last row
+TRAIN_COLUMNS = 5
 
-    free: NDArray[np.int64]
-    pointer: NDArray[np.int32]  # round robin looks here first
-    next_arrival: NDArray[np.int64]  # no head that is not in `ready` arrives before
-    waiting: NDArray[np.uint64]  # [output, word] inputs with a packet queued or on the way
-    ready: NDArray[np.uint64]  # [output, word] those whose oldest packet has arrived
-    head: NDArray[np.int32]  # [queue] first train
-    tail: NDArray[np.int32]
-    active: NDArray[np.int32]  # outputs with something queued, `counts[1]` of them
-    listed: NDArray[np.uint8]
-    sent_bytes: NDArray[np.int64]
-    busy: NDArray[np.int64]
-
-
-class Trains(NamedTuple):
-    """Pool of trains: packets that follow each other without a gap, or the credits that they return."""
-
-    first: NDArray[np.int64]  # arrival of the first packet (or credit)
-    length: NDArray[np.int32]
-    bytes: NDArray[np.int32]  # of each packet, header included; its serialisation is the spacing
-    message: NDArray[np.int32]
-    next: NDArray[np.int32]  # in a queue, a credit list or the free list
-    free: NDArray[np.int32]  # [0] head of the free list
+# Rows of `lists`, and the entries of `counts` that say how long each is.
+ACTIVE_PORTS = 0
+ACTIVE_OUTPUTS = 1
+DELIVERED = 2  # messages whose last packet has left the switch in this window
 
 
 @jit
@@ -158,40 +156,53 @@ def only_bit(mask, row, bit):
 
 @jit
 def take_train(trains):
-    """An entry of the pool. It never runs dry: packets and credits of a port are never more than its credits."""
-    train = trains.free[0]
-    trains.free[0] = trains.next[train]
+    """A row of the pool. It never runs dry: packets and credits of a port are never more than its credits."""
+    pool = trains.shape[0] - 1
+    train = trains[pool, NEXT]
+    trains[pool, NEXT] = trains[train, NEXT]
     return train
 
 
 @jit
 def give_train(trains, train):
-    """Put an entry back into the pool."""
-    trains.next[train] = trains.free[0]
-    trains.free[0] = train
+    """Put a row back into the pool."""
+    pool = trains.shape[0] - 1
+    trains[train, NEXT] = trains[pool, NEXT]
+    trains[pool, NEXT] = train
 
 
 @jit
-def collect_credits(fabric, ports, trains, port, now):
+def add_to_list(lists, counts, row, entry):
+    """Append to one of the lists."""
+    lists[row, counts[row]] = entry
+    counts[row] += 1
+
+
+@jit
+def collect_credits(serialisation, ports, trains, port, now):
     """Move the credits that are back by ``now`` to those at hand; return when the next one comes (NEVER if unknown)."""
     earliest = NEVER
     previous = NONE
-    train = ports.returning[port]
+    train = ports[port, RETURNING]
     while train != NONE:
-        following = trains.next[train]
-        first = trains.first[train]
+        following = trains[train, NEXT]
+        first = trains[train, FIRST]
+        count = trains[train, COUNT]
         if first <= now:
-            spacing = fabric.serialisation[trains.bytes[train]]
-            back = min((now - first) // spacing + 1, np.int64(trains.length[train]))
-            ports.credits[port] += back
-            trains.length[train] -= np.int32(back)
-            first += back * spacing
-            trains.first[train] = first
-        if trains.length[train] == 0:
+            back = count
+            if count > 1:
+                spacing = serialisation[trains[train, SIZE]]
+                back = min((now - first) // spacing + 1, count)
+                first += back * spacing
+                trains[train, FIRST] = first
+            ports[port, CREDITS] += back
+            count -= back
+            trains[train, COUNT] = count
+        if count == 0:
             if previous == NONE:
-                ports.returning[port] = following
+                ports[port, RETURNING] = following
             else:
-                trains.next[previous] = following
+                trains[previous, NEXT] = following
             give_train(trains, train)
         else:
             earliest = min(earliest, first)
@@ -201,204 +212,315 @@ def collect_credits(fabric, ports, trains, port, now):
 
 
 @jit
-def enqueue(fabric, outputs, trains, counts, plane, source, destination, arrival, length, size, message):
+def enqueue(
+    serialisation,
+    outputs,
+    waiting,
+    queues,
+    trains,
+    lists,
+    counts,
+    output,
+    queue,
+    source,
+    arrival,
+    count,
+    size,
+    message,
+):
     """Queue a train at the switch output that leads to its destination."""
-    output = plane * fabric.ranks + destination
-    queue = output * fabric.ranks + source
-    tail = outputs.tail[queue]
-    if (
-        outputs.head[queue] != NONE
-        and trains.message[tail] == message
-        and trains.bytes[tail] == size
-        and trains.first[tail] + trains.length[tail] * fabric.serialisation[size] == arrival
-    ):
-        trains.length[tail] += np.int32(length)
-        return
+    if queues[queue, HEAD] != NONE:
+        tail = queues[queue, TAIL]
+        if (
+            trains[tail, MESSAGE] == message
+            and trains[tail, SIZE] == size
+            and trains[tail, FIRST] + trains[tail, COUNT] * serialisation[size] == arrival
+        ):
+            trains[tail, COUNT] += count
+            return
     train = take_train(trains)
-    trains.first[train] = arrival
-    trains.length[train] = length
-    trains.bytes[train] = size
-    trains.message[train] = message
-    trains.next[train] = NONE
-    if outputs.head[queue] == NONE:
-        outputs.head[queue] = train
-        set_bit(outputs.waiting, output, source)
-        outputs.next_arrival[output] = min(outputs.next_arrival[output], arrival)
-        if outputs.listed[output] == 0:
-            outputs.listed[output] = 1
-            outputs.active[counts[1]] = output
-            counts[1] += 1
+    trains[train, FIRST] = arrival
+    trains[train, COUNT] = count
+    trains[train, SIZE] = size
+    trains[train, MESSAGE] = message
+    trains[train, NEXT] = NONE
+    if queues[queue, HEAD] == NONE:
+        queues[queue, HEAD] = train
+        set_bit(waiting, output, source)
+        outputs[output, NEXT_ARRIVAL] = min(outputs[output, NEXT_ARRIVAL], arrival)
+        if outputs[output, LISTED] == 0:
+            outputs[output, LISTED] = 1
+            add_to_list(lists, counts, ACTIVE_OUTPUTS, output)
     else:
-        trains.next[tail] = train
-    outputs.tail[queue] = train
+        trains[queues[queue, TAIL], NEXT] = train
+    queues[queue, TAIL] = train
 
 
 @jit
-def wake_ports(fabric, messages, ports, counts, chip):
-    """List the ports of a chip that new messages in its line have given something to send."""
-    for plane in range(fabric.planes):
-        port = chip * fabric.planes + plane
-        if ports.listed[port] == 0 and enter_message(fabric, messages, ports, port):
-            ports.listed[port] = 1
-            ports.active[counts[0]] = port
-            counts[0] += 1
-
-
-@jit
-def enter_message(fabric, messages, ports, port):
+def enter_message(planes, messages, line, chips, ports, port):
     """Move a port on to the next message that has a packet for its plane; False if its chip's line ends before."""
-    chip = port // fabric.planes
-    plane = port - chip * fabric.planes
-    while ports.place[port] < messages.line_length[chip]:
-        message = messages.line[messages.line_first[chip] + ports.place[port]]
-        packet = (plane - messages.first_packet[message]) % fabric.planes
-        if packet < messages.table[PACKETS, message]:
-            ports.packet[port] = packet
+    chip = port // planes
+    plane = port - chip * planes
+    first = chips[chip, LINE]
+    length = chips[chip, LENGTH]
+    place = ports[port, PLACE]
+    while place < length:
+        message = line[first + place]
+        packet = (plane - messages[message, FIRST_PACKET]) % planes
+        if packet < messages[message, PACKETS]:
+            ports[port, PLACE] = place
+            ports[port, PACKET] = packet
             return True
-        ports.place[port] += np.int32(1)
+        place += 1
+    ports[port, PLACE] = place
     return False
 
 
 @jit
-def send_from_port(fabric, messages, ports, outputs, trains, counts, port, end):
-    """Let a port send all packets that start before ``end``; return when it could go on (NEVER: nothing to send, or
-    starved, so that a returning credit says when)."""
-    chip = port // fabric.planes
-    plane = port - chip * fabric.planes
-    ports.starved[port] = 0
-    while ports.place[port] < messages.line_length[chip]:
-        message = messages.line[messages.line_first[chip] + ports.place[port]]
-        packets = messages.table[PACKETS, message]
-        packet = ports.packet[port]
-        if packet >= packets:
-            ports.place[port] += np.int32(1)
-            if not enter_message(fabric, messages, ports, port):
-                break
+def number_packets(planes, messages, line, chips, ports, lists, counts):
+    """Number the packets of messages that came into line in this window, and list the ports they give work to."""
+    for chip in range(chips.shape[0]):
+        length = chips[chip, LENGTH]
+        if chips[chip, NUMBERED] == length:
             continue
-        start = max(ports.free[port], messages.ready[message])
-        if start >= end:
-            return start
-        if ports.credits[port] == 0:
-            earliest = collect_credits(fabric, ports, trains, port, start)
-            if ports.credits[port] == 0:
-                if earliest == NEVER:
-                    ports.starved[port] = 1
-                    return NEVER
-                if earliest >= end:
-                    return earliest
-                start = earliest
-                collect_credits(fabric, ports, trains, port, start)
-        if packet == packets - 1:
-            size = messages.table[LAST_BYTES, message]
-            length = np.int64(1)
-        else:
-            size = np.int32(fabric.full_bytes)
-            length = min((packets - 2 - packet) // fabric.planes + 1, ports.credits[port])
-        spacing = fabric.serialisation[size]
-        length = min(length, (end - 1 - start) // spacing + 1)
-        enqueue(
-            fabric,
-            outputs,
-            trains,
-            counts,
-            plane,
-            chip,
-            messages.table[DESTINATION, message],
-            start + spacing + fabric.latency,
-            length,
-            size,
-            message,
-        )
-        ports.free[port] = start + length * spacing
-        ports.credits[port] -= length
-        ports.packet[port] = packet + length * fabric.planes
-        ports.sent_bytes[port] += length * size
-        ports.busy[port] += length * spacing
-    return NEVER
+        packets = 0
+        start = chips[chip, COUNTER]
+        while chips[chip, NUMBERED] < length:
+            message = line[chips[chip, LINE] + chips[chip, NUMBERED]]
+            messages[message, FIRST_PACKET] = start + packets
+            packets += messages[message, PACKETS]
+            chips[chip, NUMBERED] += 1
+        chips[chip, COUNTER] = start + packets
+        for k in range(min(packets, planes)):
+            port = chip * planes + (start + k) % planes
+            if ports[port, LISTED] == 0:
+                enter_message(planes, messages, line, chips, ports, port)
+                ports[port, LISTED] = 1
+                add_to_list(lists, counts, ACTIVE_PORTS, port)
 
 
 @jit
-def admit_arrivals(outputs, trains, output, ranks, now):
+def send_from_ports(
+    fabric,
+    serialisation,
+    messages,
+    line,
+    chips,
+    ports,
+    traffic,
+    outputs,
+    waiting,
+    queues,
+    trains,
+    lists,
+    counts,
+    end,
+):
+    """Let every active port send all packets that start before ``end``.
+
+    Returns when the first of them could go on; a starved port is woken by the output that returns a credit to it.
+    """
+    planes = np.int64(fabric.planes)
+    ranks = np.int64(fabric.ranks)
+    full = np.int64(fabric.full)
+    full_spacing = serialisation[full]
+    latency = np.int64(fabric.latency)
+    first_on = NEVER
+    place = 0
+    while place < counts[ACTIVE_PORTS]:
+        port = lists[ACTIVE_PORTS, place]
+        chip = port // planes
+        plane = port - chip * planes
+        free = ports[port, FREE]
+        packet = ports[port, PACKET]
+        ports[port, STARVED] = 0
+        if ports[port, RETURNING] != NONE:
+            # Not needed yet, perhaps, but a short list is a quick list, and the pool stays small enough for the cache.
+            collect_credits(serialisation, ports, trains, port, free)
+        going_on = NEVER
+        message = line[chips[chip, LINE] + ports[port, PLACE]]
+        packets = messages[message, PACKETS]
+        while True:
+            if packet >= packets:
+                ports[port, PLACE] += 1
+                if not enter_message(planes, messages, line, chips, ports, port):
+                    break
+                packet = ports[port, PACKET]
+                message = line[chips[chip, LINE] + ports[port, PLACE]]
+                packets = messages[message, PACKETS]
+            start = max(free, messages[message, READY])
+            if start >= end:
+                going_on = start
+                break
+            if ports[port, CREDITS] == 0:
+                earliest = collect_credits(serialisation, ports, trains, port, start)
+                if ports[port, CREDITS] == 0:
+                    going_on = earliest
+                    if earliest == NEVER:
+                        ports[port, STARVED] = 1
+                    if earliest >= end:
+                        break
+                    start = earliest
+                    going_on = NEVER
+                    collect_credits(serialisation, ports, trains, port, start)
+            count = np.int64(1)
+            if packet == packets - 1:
+                size = messages[message, LAST_BYTES]
+                spacing = serialisation[size]
+            else:
+                size = full
+                spacing = full_spacing
+                # full packets of this plane that are left, as many as there are credits, and that start before the end
+                if packet + planes < packets - 1:
+                    count = min((packets - 2 - packet) // planes + 1, ports[port, CREDITS])
+                    if start + (count - 1) * spacing >= end:
+                        count = (end - 1 - start) // spacing + 1
+            output = plane * ranks + messages[message, DESTINATION]
+            enqueue(
+                serialisation,
+                outputs,
+                waiting,
+                queues,
+                trains,
+                lists,
+                counts,
+                output,
+                output * ranks + chip,
+                chip,
+                start + spacing + latency,
+                count,
+                size,
+                message,
+            )
+            free = start + count * spacing
+            packet += count * planes
+            ports[port, CREDITS] -= count
+            traffic[port, BYTES] += count * size
+            traffic[port, BUSY] += count * spacing
+        ports[port, FREE] = free
+        ports[port, PACKET] = packet
+        if going_on == NEVER and ports[port, STARVED] == 0:
+            ports[port, LISTED] = 0
+            counts[ACTIVE_PORTS] -= 1
+            lists[ACTIVE_PORTS, place] = lists[ACTIVE_PORTS, counts[ACTIVE_PORTS]]
+        else:
+            first_on = min(first_on, going_on)
+            place += 1
+    return first_on
+
+
+@jit
+def admit_arrivals(outputs, waiting, ready, queues, trains, output, ranks, now):
     """Bring the inputs whose oldest packet has arrived by ``now`` into the ready mask."""
-    if outputs.next_arrival[output] > now:
-        return
     earliest = NEVER
-    for word in range(outputs.waiting.shape[1]):
-        pending = outputs.waiting[output, word] & ~outputs.ready[output, word]
+    for word in range(waiting.shape[1]):
+        pending = waiting[output, word] & ~ready[output, word]
         while pending != np.uint64(0):
             source = (word << 6) + trailing_zeros(pending)
-            pending &= pending - np.uint64(1)
-            arrival = trains.first[outputs.head[output * ranks + source]]
+            pending &= np.uint64(pending - np.uint64(1))
+            arrival = trains[queues[output * ranks + source, HEAD], FIRST]
             if arrival <= now:
-                set_bit(outputs.ready, output, source)
+                set_bit(ready, output, source)
             else:
                 earliest = min(earliest, arrival)
-    outputs.next_arrival[output] = earliest
+    outputs[output, NEXT_ARRIVAL] = earliest
 
 
 @jit
-def serve_output(fabric, messages, ports, outputs, trains, delivered, counts, output, end, wake):
-    """Let a switch output send all packets that start before ``end``.
+def serve_outputs(
+    fabric,
+    serialisation,
+    messages,
+    ports,
+    outputs,
+    traffic,
+    waiting,
+    ready,
+    queues,
+    trains,
+    lists,
+    counts,
+    end,
+):
+    """Let every active switch output send all packets that start before ``end``.
 
-    Messages whose last packet leaves are appended to ``delivered`` (``counts[2]`` of them). Returns when the output
-    could go on (NEVER: its queues are empty) and the earlier of ``wake`` and the first credit to a starved port.
+    Messages whose last packet leaves join the delivered list. Returns when the first output, or a port that one of them
+    has woken with a credit, could go on.
     """
-    ranks = fabric.ranks
-    plane = output // ranks
-    now = outputs.free[output]
-    while now < end:
-        admit_arrivals(outputs, trains, output, ranks, now)
-        source = next_bit(outputs.ready, output, outputs.pointer[output])
-        if source == NONE:
-            if outputs.next_arrival[output] == NEVER:
-                return NEVER, wake
-            now = max(now, outputs.next_arrival[output])
-            continue
-        queue = output * ranks + source
-        train = outputs.head[queue]
-        size = trains.bytes[train]
-        spacing = fabric.serialisation[size]
-        length = np.int64(1)
-        if trains.length[train] > 1 and only_bit(outputs.ready, output, source):
-            # Alone until another input's packet arrives: then the pointer, now past this one, lets that one in first.
-            quiet = min(end, outputs.next_arrival[output])
-            length = min(np.int64(trains.length[train]), (quiet - 1 - now) // spacing + 1)
-        finish = now + length * spacing
-        message = trains.message[train]
-        messages.arrival[message] = max(messages.arrival[message], finish + fabric.latency)
-        messages.remaining[message] -= length
-        if messages.remaining[message] == 0:
-            delivered[counts[2]] = message
-            counts[2] += 1
+    planes = np.int64(fabric.planes)
+    ranks = np.int64(fabric.ranks)
+    latency = np.int64(fabric.latency)
+    first_on = NEVER
+    place = 0
+    while place < counts[ACTIVE_OUTPUTS]:
+        output = lists[ACTIVE_OUTPUTS, place]
+        plane = output // ranks
+        now = outputs[output, FREE]
+        empty = False
+        while now < end:
+            if outputs[output, NEXT_ARRIVAL] <= now:
+                admit_arrivals(outputs, waiting, ready, queues, trains, output, ranks, now)
+            source = next_bit(ready, output, outputs[output, POINTER])
+            if source == NONE:
+                now = outputs[output, NEXT_ARRIVAL]
+                if now == NEVER:
+                    empty = True
+                    break
+                continue
+            queue = output * ranks + source
+            train = queues[queue, HEAD]
+            size = trains[train, SIZE]
+            spacing = serialisation[size]
+            queued = trains[train, COUNT]
+            count = np.int64(1)
+            if queued > 1 and only_bit(ready, output, source):
+                # Alone until another input's packet arrives: the pointer, by then past this input, would let that one in.
+                quiet = min(end, outputs[output, NEXT_ARRIVAL])
+                count = min(queued, (quiet - 1 - now) // spacing + 1)
+            finish = now + count * spacing
+            message = trains[train, MESSAGE]
+            messages[message, ARRIVAL] = max(messages[message, ARRIVAL], finish + latency)
+            messages[message, REMAINING] -= count
+            if messages[message, REMAINING] == 0:
+                add_to_list(lists, counts, DELIVERED, message)
 
-        port = source * fabric.planes + plane
-        credit_time = now + spacing + fabric.latency
-        if length == trains.length[train]:
-            following = trains.next[train]
-            outputs.head[queue] = following
             credit = train
-            if following == NONE:
-                clear_bit(outputs.waiting, output, source)
-                clear_bit(outputs.ready, output, source)
-            elif trains.first[following] > finish:
-                clear_bit(outputs.ready, output, source)
-                outputs.next_arrival[output] = min(outputs.next_arrival[output], trains.first[following])
-        else:
-            credit = take_train(trains)
-            trains.bytes[credit] = size
-            trains.length[train] -= np.int32(length)
-            trains.first[train] += length * spacing
-            # spaced like this link, so the next packet of the train is there when this one has gone
-        trains.first[credit] = credit_time
-        trains.length[credit] = length
-        trains.next[credit] = ports.returning[port]
-        ports.returning[port] = credit
-        if ports.starved[port] == 1:
-            wake = min(wake, credit_time)
+            if count == queued:
+                following = trains[train, NEXT]
+                queues[queue, HEAD] = following
+                if following == NONE:
+                    clear_bit(waiting, output, source)
+                    clear_bit(ready, output, source)
+                elif trains[following, FIRST] > finish:
+                    clear_bit(ready, output, source)
+                    outputs[output, NEXT_ARRIVAL] = min(
+                        outputs[output, NEXT_ARRIVAL], trains[following, FIRST]
+                    )
+            else:
+                # In and out have the same rate, so the next packet of the train is there when this one has gone.
+                trains[train, COUNT] = queued - count
+                trains[train, FIRST] += count * spacing
+                credit = take_train(trains)
+                trains[credit, SIZE] = size
+            port = source * planes + plane
+            back = now + spacing + latency
+            trains[credit, FIRST] = back
+            trains[credit, COUNT] = count
+            trains[credit, NEXT] = ports[port, RETURNING]
+            ports[port, RETURNING] = credit
+            if ports[port, STARVED] == 1:
+                first_on = min(first_on, back)
 
-        outputs.sent_bytes[output] += length * size
-        outputs.busy[output] += length * spacing
-        outputs.pointer[output] = 0 if source + 1 == ranks else source + 1
-        outputs.free[output] = finish
-        now = finish
-    return now, wake
+            traffic[output, BYTES] += count * size
+            traffic[output, BUSY] += count * spacing
+            outputs[output, POINTER] = 0 if source + 1 == ranks else source + 1
+            outputs[output, FREE] = finish
+            now = finish
+        if empty:
+            outputs[output, LISTED] = 0
+            counts[ACTIVE_OUTPUTS] -= 1
+            lists[ACTIVE_OUTPUTS, place] = lists[ACTIVE_OUTPUTS, counts[ACTIVE_OUTPUTS]]
+        else:
+            first_on = min(first_on, now)
+            place += 1
+    return first_on

@@ -5,8 +5,12 @@ labels modulo a prime, and as a count; an operation adds the cells that it reads
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
 
 #: Labels and their sums are residues modulo this prime (a Mersenne prime: sums of two fit in 63 bits).
 PRIME = (1 << 61) - 1
@@ -20,7 +24,15 @@ RACE = 3  # fault = later operation, cell, earlier operation
 
 
 @jit
-def execution_order(first, length, dep, arrival, room, order, position):
+def execution_order(
+    first: Int64s,
+    length: Int32s,
+    dep: Int32s,
+    arrival: Int32s,
+    room: Int32s,
+    order: Int32s,
+    position: Int32s,
+) -> int:
     """Find an order in which the operations can run; any such order gives the same values.
 
     Parameters
@@ -87,22 +99,26 @@ def _happens_before(a, b, first, thread_of, dep, arrival, position, reach, scann
     ``scanned[t]`` how far back its predecessors have been looked at; nothing that ran before ``a`` matters.
     """
     home = thread_of[a]
-    if thread_of[b] == home or dep[b] == a:
+    if a == b:
         return True
     start = position[a]
+    # Dependencies alone settle nearly all.
+    op = np.int64(b)
+    while op >= 0 and position[op] >= start:
+        if thread_of[op] == home:
+            return True
+        op = np.int64(dep[op])
     thread = thread_of[b]
     stamp[thread] = query
     reach[thread] = b
-    scanned[thread] = b + 1
+    scanned[thread] = -1
     stack[0] = thread
     top = 1
-    fresh = True
     while top > 0:
         top -= 1
         thread = stack[top]
         op = reach[thread]
-        stop = scanned[thread] if not fresh else np.int32(-1)
-        fresh = False
+        stop = scanned[thread]
         scanned[thread] = op
         while op > stop and op >= first[thread] and position[op] > start:
             for edge in range(2):
@@ -119,7 +135,7 @@ def _happens_before(a, b, first, thread_of, dep, arrival, position, reach, scann
                     stack[top] = other
                     top += 1
                 elif reach[other] < before:
-                    # Not on the stack when all that was reached has been scanned.
+                    # A thread whose reach has been scanned is no longer on the stack.
                     if scanned[other] == reach[other]:
                         stack[top] = other
                         top += 1
@@ -130,27 +146,27 @@ def _happens_before(a, b, first, thread_of, dep, arrival, position, reach, scann
 
 @jit
 def execute(
-    order,
-    position,
-    first,
-    thread_of,
-    dep,
-    arrival,
-    source,
-    target,
-    adds,
-    incoming,
-    outgoing,
-    count,
-    home,
-    place,
-    terms,
-    lane0,
-    lane1,
-    writer,
-    level,
-    fault,
-):
+    order: Int32s,
+    position: Int32s,
+    first: Int64s,
+    thread_of: Int32s,
+    dep: Int32s,
+    arrival: Int32s,
+    source: Int64s,
+    target: Int64s,
+    adds: NDArray[np.uint8],
+    incoming: Int64s,
+    outgoing: Int64s,
+    count: Int32s,
+    home: Int32s,
+    place: Int32s,
+    terms: Int64s,
+    lane0: Int64s,
+    lane1: Int64s,
+    writer: Int32s,
+    level: Int32s,
+    fault: Int64s,
+) -> int:
     """Run the operations on symbols and look for reads of unset cells and for accesses that nothing orders.
 
     Parameters
@@ -160,13 +176,15 @@ def execute(
     first : int64 [threads]
     thread_of, dep, arrival, count : int32 [operations]
     source, target, incoming, outgoing : int64 [operations]
-        First cell that is read, that is written, of the message received and of the message sent; -1 for none.
+        First cell read, written, of the message received and of the message sent; -1 for none.
     adds : uint8 [operations]
         1 where the target is read too.
     home : int32 [buffer cells]
         Place in its region of a cell of an input or output, -1 in scratch; cells after these are in flight.
-    place, terms : int32 [cells], in and out
-        Which chunk of a region the cell's value belongs to, and how many contributions it is the sum of.
+    place : int32 [cells], in and out
+        Which chunk of a region the cell's value belongs to.
+    terms : int64 [cells], in and out
+        How many contributions it is the sum of; 0 where nothing is.
     lane0, lane1 : int64 [cells], in and out
         Sums of the contributions' labels.
     writer : int32 [buffer cells], out
@@ -174,8 +192,8 @@ def execute(
     level : int32 [operations], out
         Messages on the longest chain that ends with the operation.
     fault : int64 [4], out
-        What went wrong; ``fault[3]`` is the first operation that stores a value at another place of a region
-        than its own, or -1.
+        What went wrong; ``fault[3]`` is the first operation that stores a value at another place of a
+        region than its own, or -1.
 
     Returns
     -------
@@ -216,14 +234,11 @@ def execute(
             depth = max(depth, level[arrival[op]] + 1)
         level[op] = depth
 
-        # Orders already proved for this operation, against these two others.
-        proved0 = -1
-        proved1 = -1
         for j in range(count[op]):
             sum0 = np.int64(0)
             sum1 = np.int64(0)
-            number = 0
-            chunk = -1
+            number = np.int64(0)
+            chunk = np.int32(-1)
             for operand in range(3):
                 if operand == 0:
                     cell = source[op]
@@ -253,7 +268,32 @@ def execute(
                 if cell >= buffer_cells:
                     continue
                 before = writer[cell]
-                if before >= 0 and before not in (op, proved0, proved1):
+                query += 1
+                if before >= 0 and not _happens_before(
+                    before, op, first, thread_of, dep, arrival, position, reach, scanned, stamp, query, stack
+                ):
+                    fault[0] = op
+                    fault[1] = cell
+                    fault[2] = before
+                    return RACE
+                # A reader that the next reader of its thread follows need not be remembered.
+                head = reader_head[cell]
+                if head >= 0 and thread_of[reader[head]] == thread:
+                    reader[head] = op
+                else:
+                    reader[recorded] = op
+                    reader_next[recorded] = head
+                    reader_head[cell] = recorded
+                    recorded += 1
+
+            if target[op] >= 0:
+                cell = target[op] + j
+                before = writer[cell]
+                entry = reader_head[cell]
+                if before < 0 and entry >= 0:
+                    before = reader[entry]
+                    entry = reader_next[entry]
+                while before >= 0:
                     query += 1
                     if not _happens_before(
                         before,
@@ -273,46 +313,7 @@ def execute(
                         fault[1] = cell
                         fault[2] = before
                         return RACE
-                    proved1 = proved0
-                    proved0 = before
-                # A reader that the next reader of its thread follows need not be remembered.
-                head = reader_head[cell]
-                if head >= 0 and thread_of[reader[head]] == thread:
-                    reader[head] = op
-                else:
-                    reader[recorded] = op
-                    reader_next[recorded] = head
-                    reader_head[cell] = recorded
-                    recorded += 1
-
-            if target[op] >= 0:
-                cell = target[op] + j
-                before = writer[cell]
-                entry = reader_head[cell]
-                while before >= 0 or entry >= 0:
-                    if before >= 0 and before not in (op, proved0, proved1):
-                        query += 1
-                        if not _happens_before(
-                            before,
-                            op,
-                            first,
-                            thread_of,
-                            dep,
-                            arrival,
-                            position,
-                            reach,
-                            scanned,
-                            stamp,
-                            query,
-                            stack,
-                        ):
-                            fault[0] = op
-                            fault[1] = cell
-                            fault[2] = before
-                            return RACE
-                        proved1 = proved0
-                        proved0 = before
-                    before = -1
+                    before = np.int32(-1)
                     if entry >= 0:
                         before = reader[entry]
                         entry = reader_next[entry]
@@ -334,7 +335,16 @@ def execute(
 
 
 @jit
-def multiplicities(order, source, target, adds, incoming, outgoing, count, weight):
+def multiplicities(
+    order: Int32s,
+    source: Int64s,
+    target: Int64s,
+    adds: NDArray[np.uint8],
+    incoming: Int64s,
+    outgoing: Int64s,
+    count: Int32s,
+    weight: NDArray[np.float64],
+) -> int:
     """How many times every initial cell went into one final cell: the run of `execute`, backward.
 
     Parameters
@@ -354,6 +364,7 @@ def multiplicities(order, source, target, adds, incoming, outgoing, count, weigh
             if outgoing[op] >= 0:
                 total += weight[outgoing[op] + j]
                 weight[outgoing[op] + j] = 0.0
+            total = min(total, 1e9)  # far beyond any number that is worth telling
             if total == 0.0:
                 continue
             if source[op] >= 0:

@@ -1,0 +1,198 @@
+"""nccl-tests' #wrong for quantised collectives: data for which every algorithm must give every bit.
+
+Rounding on the wire makes a random sum inexact, and a tolerance hides lost and doubled terms. So one rank, another for every
+element, contributes a value, and all others the operator's neutral element: 0, or 1 in a product. Whatever the order of
+additions, every partial result is then one of few numbers, and these are chosen so that no format on the wire rounds them:
+
+- Formats without scales, and those whose scales are powers of two: 0.5, 1, 1.5, 2, 3, 4, 6 with either sign. Every one of them is
+  a code of FP4, the coarsest element format. A block's scale is a power of two that puts its largest magnitude into FP4's range,
+  and 1 and 1.5 times a smaller power of two stay codes under it, whichever of them are in the block.
+- nvfp4: one magnitude, 6 x 448 = 2688, for which tensor scale, block scale and code are 1, 448 and 6. It has none for products,
+  where ones must survive beside the value: there the value is 1 or -1, and its float32 scale may be off by rounding.
+- An average divides, which rounds. Floats then have one magnitude, and may miss by the roundings of the formats. Integers are
+  multiples of the number of ranks where the type holds them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu.dtypes import INTEGER
+from collemu.emulator import Result, emulate
+from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS
+from collemu.memory import REDUCTIONS, Payload, payload_of
+from collemu.recipe import Recipe
+from collemu.reference import reference, rows_that_count
+from collemu.schedule import Schedule
+from collemu.systems import System
+
+BUDGET_BYTES = 64 * 2**20  # of inputs and outputs of all ranks
+BLOCK = 64  # a smaller count keeps the remainder modulo chunks of whole blocks of 16, 32 and 64
+
+EXACT = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+INTEGERS = (1, 2, 3, 4, 6)
+NVFP4 = 6.0 * 448.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of a check.
+
+    Attributes
+    ----------
+    wrong : int
+        Elements, over all ranks, that are not what they must be.
+    elements : int
+        Elements that were looked at.
+    count : int
+        Elements a rank of the run that was looked at; smaller than the point's where that was too large.
+    exact : bool
+        Whether every element had to be exactly right; else it had to be within the roundings of its formats.
+    result : Result
+        Of the run that was looked at.
+    """
+
+    wrong: int
+    elements: int
+    count: int
+    exact: bool
+    result: Result
+
+
+def check(
+    schedule: Schedule,
+    system: System,
+    *,
+    count: int,
+    dtype: str = "float32",
+    op: str = "sum",
+    wire: str = "none",
+    protocol: str = "auto",
+    full: bool = False,
+) -> Check:
+    """Run a schedule on exact data and count the elements that came out wrong.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    system : System
+    count : int
+        Elements a rank. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of chunks is checked.
+    dtype, op, wire, protocol : str
+        As `collemu.emulate` takes them.
+    full : bool
+        Check this very count however large it is.
+    """
+    payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
+    reduces = schedule.collective in REDUCTIONS
+    checked = count if full else affordable_count(schedule, count, payload.dtype.item_bytes)
+    terms = _terms(payload, schedule.ranks, reduces=reduces)
+    data = _contributions(schedule, checked, terms, reduces=reduces)
+    result = emulate(
+        schedule,
+        system,
+        count=checked,
+        dtype=dtype,
+        op=op,
+        wire=wire,
+        data=data,
+        protocol=protocol,
+        timeline=False,
+    )
+    expected = reference(schedule.collective, data, op, schedule.root)
+    got = rows_that_count(schedule.collective, np.asarray(result.outputs), schedule.root)
+    right = got == expected
+    if terms.relative:
+        right = np.abs(got - expected) <= terms.relative * np.abs(expected) + terms.absolute
+    return Check(int(np.count_nonzero(~right)), int(expected.size), checked, not terms.relative, result)
+
+
+def affordable_count(schedule: Schedule, count: int, item_bytes: int) -> int:
+    """The count, or a smaller one within the budget that leaves the same remainder of chunks and blocks."""
+    per_element = schedule.ranks * (schedule.input_regions + schedule.output_regions) * item_bytes
+    most = BUDGET_BYTES // per_element
+    if count <= most:
+        return count
+    period = max(schedule.region_chunks, 1)
+    if most >= 2 * period * BLOCK:
+        period *= BLOCK
+    return count % period + max(0, (most - count % period) // period) * period
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What one rank contributes to an element, and the others; and how far the result may be from exact."""
+
+    values: NDArray[Any]
+    neutral: float = 0.0
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
+def _terms(payload: Payload, ranks: int, *, reduces: bool) -> _Terms:
+    held, op = payload.dtype, payload.operator if reduces else ""
+    neutral = 1.0 if op == "prod" else 0.0
+    if held.kind == INTEGER:
+        values = np.array(INTEGERS)
+        if op == "avg":
+            values = ranks * np.arange(1, 1 + max(1, min(6, np.iinfo(held.storage).max // ranks)))
+        if held.storage.kind != "u":
+            return _Terms(_signed(values.astype(held.storage), op), neutral)
+        return _Terms(values.astype(held.storage), float(INTEGERS[-1]) if op == "min" else neutral)
+    kind = np.float32 if held.is_codes else held.storage
+    if op == "avg":
+        return _average(payload, ranks, kind)
+    if payload.recipe.wire != "nvfp4":
+        return _Terms(_signed(np.array(EXACT, kind), op), neutral)
+    if op == "prod":
+        return _Terms(_signed(np.ones(1, kind), op), neutral, relative=ranks * 2.0**-20)
+    # 8-bit dtypes do not hold 2688, but bring what is near 1 back to 1
+    return _Terms(_signed(np.array([NVFP4 if held.item_bytes > 1 else 1.0], kind), op))
+
+
+def _average(payload: Payload, ranks: int, kind: Any) -> _Terms:
+    """Plus or minus one magnitude, for which quotients by the number of ranks are ordinary numbers of the formats."""
+    magnitude = 1.0
+    if payload.scales_first:
+        narrow = ELEMENT_FORMATS.get(payload.dtype.name)
+        most = math.frexp(narrow.max)[1] - 1 if narrow else 127
+        magnitude = 2.0 ** min((ranks - 1).bit_length(), most)
+    roundings = [_rounding(name) for name in (payload.dtype.name, payload.recipe.wire)]
+    return _Terms(
+        _signed(np.array([magnitude], kind), "avg"),
+        relative=2 * sum(relative for relative, _ in roundings),
+        absolute=sum(absolute for _, absolute in roundings),
+    )
+
+
+def _signed(values: NDArray[Any], op: str) -> NDArray[Any]:
+    """Of either sign; but 0 must stay neutral, so positive where the largest counts and negative where the least does."""
+    if op == "max":
+        return values
+    return -values if op == "min" else np.concatenate([values, -values])
+
+
+def _rounding(name: str) -> tuple[float, float]:
+    """Largest error of one rounding: relative of normal numbers, absolute of subnormal ones."""
+    if name in BLOCK_FORMATS:
+        # FP4's largest code is 6, and a block's largest number may be anything below 8 times its scale
+        return max(2.0 ** -(BLOCK_FORMATS[name].element.mantissa_bits + 1), 0.25), 0.0
+    if name in ELEMENT_FORMATS:
+        element = ELEMENT_FORMATS[name]
+        return 2.0 ** -(element.mantissa_bits + 1), element.min_subnormal / 2
+    return {"float32": 2.0**-24, "float64": 2.0**-53}.get(name, 0.0), 0.0
+
+
+def _contributions(schedule: Schedule, count: int, terms: _Terms, *, reduces: bool) -> NDArray[Any]:
+    """Data of all ranks; the choice of rank and value is pseudo-random and the same in every run."""
+    random = np.random.default_rng(0)
+    shape = (schedule.ranks, schedule.input_regions * count)
+    if not reduces:
+        return random.choice(terms.values, shape)
+    data = np.full(shape, terms.neutral, terms.values.dtype)
+    contributor = random.integers(schedule.ranks, size=shape[1])
+    data[contributor, np.arange(shape[1])] = random.choice(terms.values, shape[1])
+    return data

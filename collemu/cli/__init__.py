@@ -1,0 +1,1 @@
+"""The `collemu` command: one file a command, each with ``add_parser(subparsers)`` and ``run(arguments) -> exit code``."""

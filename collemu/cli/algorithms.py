@@ -1,0 +1,42 @@
+"""``collemu algorithms``: what there is for every collective, and how much it does for a number of ranks."""
+
+import argparse
+import inspect
+from typing import Any
+
+from collemu.cli import options
+from collemu.cli.table import lines_of
+
+DEFAULT_RANKS = "72"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command and its flags."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "algorithms",
+        description="List the algorithms by collective, with the threads and messages of a rank and the operations of all.",
+    )
+    parser.add_argument("--ranks", default=DEFAULT_RANKS, metavar="N", help=f"rank count (default {DEFAULT_RANKS})")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table."""
+    from collemu import algorithms, build_schedule, verify
+    from collemu.algorithms import BUILDERS
+
+    ranks = options.whole(arguments.ranks, "--ranks", least=1)
+    rows: list[tuple[object, ...]] = []
+    for collective in options.collectives():
+        for name in algorithms(collective):
+            try:
+                schedule = build_schedule(collective, name, ranks)
+            except ValueError as error:
+                rows.append((collective, name, "-", "-", "-", str(error)))
+                continue
+            depth = verify(schedule, slots=8).depth
+            text = (inspect.getdoc(BUILDERS[collective][name]) or "").split("\n")[0]
+            rows.append((collective, name, depth, schedule.n_messages, len(schedule.ops), text))
+    heading = ("collective", "algorithm", "steps", "messages", "operations", f"with {ranks} ranks")
+    print("\n".join(lines_of(heading, rows, "<<>>><")))
+    print("\nsteps: messages on the longest chain that follow one another; messages and operations: of all ranks together")
+    return 0

@@ -1,0 +1,97 @@
+"""``collemu formats``: the number formats, and what every code of one stands for."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from collemu.cli.table import lines_of
+
+if TYPE_CHECKING:
+    from collemu.formats import BlockFormat, ElementFormat
+
+LARGEST_TABLE = 8  # bits of a format whose codes are listed
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command and its flags."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "formats",
+        description="List the number formats; with a name, its parameters and, up to 8 bits, the value of every code.",
+    )
+    parser.add_argument("format", nargs="?", metavar="NAME", help="such as float8_e4m3fn or mxfp4")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the formats or one of them."""
+    from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS, ElementFormat, find_format
+
+    if arguments.format is None:
+        elements = [_element_row(each) for each in ELEMENT_FORMATS.values()]
+        blocks = [_block_row(each) for each in BLOCK_FORMATS.values()]
+        print("\n".join(lines_of(("element format", *_ELEMENT_HEADING), elements, "<>>>>>>")))
+        print()
+        print("\n".join(lines_of(("block format", *_BLOCK_HEADING), blocks, "<<<>>")))
+        return 0
+    chosen = find_format(arguments.format)
+    lines = _element_lines(chosen) if isinstance(chosen, ElementFormat) else _block_lines(chosen)
+    print("\n".join(lines))
+    return 0
+
+
+_ELEMENT_HEADING = ("bits", "exponent", "mantissa", "max", "min normal", "min subnormal", "infinity", "NaN")
+_BLOCK_HEADING = ("elements", "scale a block", "block (elements)", "bits an element")
+
+
+def _element_row(element: "ElementFormat") -> tuple[object, ...]:
+    return (
+        element.name,
+        element.bits,
+        element.exponent_bits,
+        element.mantissa_bits,
+        f"{element.max:.8g}",
+        f"{element.min_normal:.6g}",
+        f"{element.min_subnormal:.6g}",
+        "yes" if element.has_infinity else "no",
+        "yes" if element.has_nan else "no",
+    )
+
+
+def _block_row(block: "BlockFormat") -> tuple[object, ...]:
+    scale = block.scale.name + (" and a float32 a message" if block.has_tensor_scale else "")
+    return (block.name, block.element.name, scale, block.block, f"{float(block.bits_per_element):g}")
+
+
+def _element_lines(element: "ElementFormat") -> list[str]:
+    nan = "NaN" if element.has_nan else "none: encoding a NaN is an error"
+    lines = [
+        f"{element.name}: {element.source}",
+        f"bits {element.bits} (exponent {element.exponent_bits}, mantissa {element.mantissa_bits}, "
+        f"sign {int(element.has_sign)}), exponent bias {element.bias}",
+        f"max {element.max:.8g}, min normal {element.min_normal:.8g}, min subnormal {element.min_subnormal:.8g}",
+        f"infinity: {'yes' if element.has_infinity else 'no'}; NaN: {nan}; -0: {'yes' if element.has_negative_zero else 'no'}",
+    ]
+    return lines + (["", *_code_table(element)] if element.bits <= LARGEST_TABLE else [])
+
+
+def _code_table(element: "ElementFormat") -> list[str]:
+    """Values of all codes, 8 a line."""
+    import numpy as np
+
+    from collemu import decode
+
+    codes = np.arange(2**element.bits, dtype=np.uint8)
+    values = [f"{value:.8g}" for value in decode(codes, element.name)]
+    rows = [(f"0x{first:02x}", *values[first : first + 8]) for first in range(0, len(values), 8)]
+    return lines_of(("code", *(f"+{offset}" for offset in range(8))), rows, "<" + 8 * ">")
+
+
+def _block_lines(block: "BlockFormat") -> list[str]:
+    tensor_scale = "one float32 a message, little-endian, after the scales" if block.has_tensor_scale else "none"
+    return [
+        f"{block.name}: {block.source}",
+        f"elements {block.element.name} (max {block.element.max:g}), {block.block} share a scale in {block.scale.name}",
+        f"tensor scale: {tensor_scale}",
+        f"{float(block.bits_per_element):g} bits an element on the wire: codes first, then scales; a short last block sends "
+        "only its elements",
+        f"scale modes: {', '.join(block.scale_modes)} (default {block.scale_modes[0]}); a NaN or infinity makes its block NaN",
+        f"codes: collemu formats {block.element.name}",
+    ]

@@ -1,0 +1,101 @@
+"""Entry point: finds the command, runs it, and turns what users did wrong into one line and exit code 2."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import collemu
+
+#: command -> what it does. A command is the module of its name, imported only when it runs.
+COMMANDS = {
+    "demo": "the main job, end to end: real gradients, three algorithms, four wire formats, a picture and a trace",
+    "perf": "nccl-tests' table of a collective on an emulated system, with what travels and how fast it could be",
+    "crosscheck": "real MPI processes run the same schedule: same bytes, same messages, times side by side",
+    "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
+    "matmul": "error of a quantised matrix product against float64",
+    "systems": "the systems of the catalogue, and every number of one with its source",
+    "formats": "the number formats, and the codes or parameters of one",
+    "algorithms": "the algorithms of every collective, their steps and messages",
+    "warm": "compile the kernels into the cache and remove caches of older sources",
+}
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Print the fault and where help is, and leave with exit code 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (see {self.prog} --help)\n")
+
+
+def one_line(text: object) -> str:
+    """Text on one line, without characters that a terminal would act on."""
+    return " ".join("".join(each if each.isprintable() else " " for each in str(text)).split())
+
+
+def build_parser(chosen: str | None = None) -> Parser:
+    """The parser of all commands; only the chosen one is imported and has its flags."""
+    parser = Parser(prog="collemu", description="What a quantised collective will do, on a fabric that you do not have yet.")
+    parser.add_argument("--version", action="version", version=f"collemu {collemu.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name, text in COMMANDS.items():
+        if name == chosen:
+            import_module(f"collemu.cli.{name}").add_parser(commands)
+        else:
+            commands.add_parser(name, help=text)
+    for command in commands.choices.values():
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Without the program's name.
+
+    Returns
+    -------
+    int
+        0 good, 1 a check failed, 2 bad input.
+    """
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    try:
+        parser = build_parser(chosen if chosen in COMMANDS else None)
+        arguments = parser.parse_args(argv)
+        arguments.words = ["collemu", *argv]
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    try:
+        code = import_module(f"collemu.cli.{arguments.command}").run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left to print has nowhere to go; the interpreter would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (ValueError, OSError, MemoryError) as error:
+        if arguments.debug:
+            raise
+        text = one_line(error) or type(error).__name__
+        print(f"collemu {arguments.command}: {text}", file=sys.stderr)
+        return BAD_INPUT
+    return int(code)
+
+
+def console() -> NoReturn:
+    """Run as the `collemu` script."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,307 @@
+"""Flags that commands share, and the points that they span.
+
+The letters mean what they mean in nccl-tests. A *point* is one line of a table: one collective with one algorithm, rank count,
+dtype, wire format, operator and size on one system.
+"""
+
+import argparse
+import difflib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collemu.cli.sizes import parse_numbers, parse_size, sizes
+
+if TYPE_CHECKING:
+    from collemu.schedule import Schedule
+
+AUTO = "auto"
+DEFAULT_SYSTEM = "trainium4_nvl72"
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What to run for one line of a table.
+
+    Attributes
+    ----------
+    system : str
+        Name in the catalogue, or path of a TOML file.
+    collective, algorithm, dtype, op, wire : str
+        ``algorithm`` may be ``auto`` where the command allows it. ``op`` is ``sum`` where nothing is reduced.
+    ranks, root : int
+    size : int
+        Bytes that were asked for.
+    count : int
+        Elements a rank, as nccl-tests counts them for that size.
+    channels : int
+    chunks : int or None
+    protocol, fidelity : str
+    """
+
+    system: str
+    collective: str
+    algorithm: str
+    ranks: int
+    dtype: str
+    op: str
+    wire: str
+    root: int
+    size: int
+    count: int
+    channels: int = 1
+    chunks: int | None = None
+    protocol: str = AUTO
+    fidelity: str = AUTO
+
+    @property
+    def reduces(self) -> bool:
+        """Whether values of different ranks are combined."""
+        return self.collective in REDUCTIONS
+
+    def schedule(self) -> "Schedule":
+        """Its schedule; the algorithm must not be ``auto``."""
+        from collemu.schedule import build_schedule
+
+        return build_schedule(
+            self.collective,
+            self.algorithm,
+            self.ranks,
+            root=self.root,
+            channels=self.channels,
+            chunks=self.chunks,
+        )
+
+
+def add_collective_flags(
+    parser: argparse.ArgumentParser,
+    *,
+    algorithm: str = AUTO,
+    sizes: tuple[str, str] = ("32M", "32M"),
+    ranks: str = "all chips of the domain",
+) -> None:
+    """Add the flags that say which points to run.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+    algorithm : str
+        Default of ``--algorithm``.
+    sizes : pair of str
+        Defaults of ``-b`` and ``-e``.
+    ranks : str
+        Words for the default of ``--ranks``, which the command itself gives to `resolve_points`.
+    """
+    parser.add_argument("collective", metavar="COLLECTIVE", help="all_reduce, all_gather, ...; a comma list, or all")
+    size = parser.add_argument_group("sizes (bytes; K, M, G are binary)")
+    size.add_argument("-b", "--minbytes", default=sizes[0], metavar="SIZE", help=f"smallest size (default {sizes[0]})")
+    size.add_argument("-e", "--maxbytes", default=sizes[1], metavar="SIZE", help=f"largest size (default {sizes[1]})")
+    size.add_argument("-i", "--stepbytes", default="1M", metavar="SIZE", help="add this from size to size (default 1M)")
+    size.add_argument(
+        "-f", "--stepfactor", default="1", metavar="N", help="multiply by this instead; 1 or less: use -i (default 1)"
+    )
+    what = parser.add_argument_group("what runs (comma lists and 'all' where a list is possible)")
+    what.add_argument("-d", "--datatype", default="float32", metavar="D", help="dtypes (default float32)")
+    what.add_argument("-o", "--op", default="sum", metavar="OP", help="sum, prod, min, max, avg (default sum)")
+    what.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
+    what.add_argument("--algorithm", default=algorithm, metavar="A", help=f"see collemu algorithms (default {algorithm})")
+    what.add_argument("--wire", default="none", metavar="F", help="formats on the wire; none: the dtype (default none)")
+    what.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {ranks})")
+    what.add_argument("--system", default=DEFAULT_SYSTEM, metavar="S", help=f"or a .toml file (default {DEFAULT_SYSTEM})")
+    what.add_argument("--channels", default="1", metavar="N", help="independent lanes of an algorithm (default 1)")
+    what.add_argument("--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)")
+    what.add_argument("--protocol", default=AUTO, metavar="P", help="auto, dma, simple, ll, ll128 (default the system's)")
+    what.add_argument("--fidelity", default=AUTO, metavar="F", help="auto or packet (default auto)")
+    for flags, default in ((("-n", "--iters"), 20), (("-w", "--warmup_iters"), 1)):
+        text = "accepted as nccl-tests does; emulation is deterministic, so one run is all"
+        what.add_argument(*flags, default=str(default), metavar="N", help=text)
+
+
+def resolve_points(arguments: argparse.Namespace, ranks: int | None = None) -> list[Point]:
+    """Spell out the flags of `add_collective_flags`.
+
+    A value that came from ``all``, or is one of several, is left out where it does not go together with another
+    (alltoall has no ring; integers have no wire format). A value that goes with nothing is an error.
+
+    Parameters
+    ----------
+    arguments : Namespace
+    ranks : int, optional
+        Rank count where ``--ranks`` was not given; without it all chips of the domain.
+
+    Raises
+    ------
+    ValueError
+        For a name, number or pair that does not exist; the text says what does.
+    """
+    from collemu import load_system, systems
+    from collemu.dtypes import DTYPES, find_dtype
+    from collemu.emulator import FIDELITIES, find_protocol
+    from collemu.memory import OPERATORS
+    from collemu.model.bandwidth import count_for_size
+
+    known = collectives()
+    chosen = names(arguments.collective, known, "collective")
+    wanted = sizes(
+        parse_size(arguments.minbytes),
+        parse_size(arguments.maxbytes),
+        parse_size(arguments.stepbytes),
+        whole(arguments.stepfactor, "-f", least=0),
+    )
+    root = whole(arguments.root, "-r", least=0)
+    channels = whole(arguments.channels, "--channels", least=1)
+    chunks = None if arguments.chunks is None else whole(arguments.chunks, "--chunks", least=1)
+    whole(arguments.iters, "-n", least=0)
+    whole(arguments.warmup_iters, "-w", least=0)
+    if arguments.fidelity not in FIDELITIES:
+        raise ValueError(f"no fidelity {arguments.fidelity!r}; choose {', '.join(FIDELITIES)}")
+    dtypes = [find_dtype(name).name for name in _listed(arguments.datatype, tuple(DTYPES))]
+    numbers = _numbers(dtypes, arguments, tuple(OPERATORS))
+    runs = pairs(chosen, arguments.algorithm)
+
+    points: list[Point] = []
+    for system_name in _listed(arguments.system, systems()):
+        system = load_system(system_name)
+        protocol = find_protocol(system, arguments.protocol)
+        chips = system.domain.chips
+        rank_counts = [ranks or chips] if arguments.ranks is None else parse_numbers(arguments.ranks, "--ranks", chips)
+        if rank_counts[-1] > chips:
+            raise ValueError(f"{rank_counts[-1]} ranks are more than the {chips} chips of a {system.name} domain")
+        if root >= min(rank_counts):
+            least = min(rank_counts)
+            raise ValueError(f"root {root} is not one of the {least} ranks; choose 0 to {least - 1}")
+        for (collective, algorithm), count_of_ranks in itertools.product(runs, rank_counts):
+            reduces = collective in REDUCTIONS
+            seen: set[tuple[str, str, str]] = set()
+            for dtype, wire, op in numbers:
+                key = (dtype, wire, op if reduces else "sum")
+                if key in seen:
+                    continue
+                seen.add(key)
+                item_bytes = find_dtype(dtype).item_bytes
+                points += [
+                    Point(
+                        system=system_name,
+                        collective=collective,
+                        algorithm=algorithm,
+                        ranks=count_of_ranks,
+                        dtype=dtype,
+                        op=key[2],
+                        wire=wire,
+                        root=root,
+                        size=size,
+                        count=count_for_size(collective, count_of_ranks, size, item_bytes),
+                        channels=channels,
+                        chunks=chunks,
+                        protocol=protocol,
+                        fidelity=arguments.fidelity,
+                    )
+                    for size in wanted
+                ]
+    return points
+
+
+def collectives() -> tuple[str, ...]:
+    """Collectives that some algorithm does, in the order of the tables."""
+    from collemu import algorithms
+    from collemu.model.bandwidth import BLOCKWISE, WHOLE
+
+    def done(collective: str) -> bool:
+        try:
+            return bool(algorithms(collective))
+        except ValueError:
+            return False
+
+    return tuple(filter(done, (*WHOLE[:1], *BLOCKWISE, *WHOLE[1:])))
+
+
+def names(text: str, known: Sequence[str], what: str) -> list[str]:
+    """Names of a comma list, all of them known; ``all`` stands for every one.
+
+    Raises
+    ------
+    ValueError
+        For an unknown one; the text lists the known.
+    """
+    listed = _listed(text, known)
+    for name in listed:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            guess = f", did you mean {near[0]}?" if near else ""
+            raise ValueError(f"no {what} {name!r}{guess}; choose {', '.join(known)}")
+    return listed
+
+
+def whole(text: str, flag: str, *, least: int) -> int:
+    """A whole number of a flag.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or below ``least``.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{flag} {text!r} is not a whole number") from None
+    if number < least:
+        raise ValueError(f"{flag} is {number}; give {least} or more")
+    return number
+
+
+def _listed(text: str, known: Iterable[str]) -> list[str]:
+    """Parts of a comma list, each once; ``all`` spelled out."""
+    parts = [part.strip() for part in text.split(",")]
+    if "" in parts:
+        raise ValueError(f"{text!r} has an empty entry; give a comma list such as a,b")
+    return list(dict.fromkeys(itertools.chain.from_iterable(known if part == "all" else [part] for part in parts)))
+
+
+def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
+    """Pairs of collective and algorithm; a named algorithm must do one of the collectives at least."""
+    from collemu import algorithms
+
+    runs: list[tuple[str, str]] = []
+    used: set[str] = set()
+    listed = {collective: _listed(text, algorithms(collective)) for collective in chosen}
+    for collective in chosen:
+        for algorithm in listed[collective]:
+            if algorithm == AUTO or algorithm in algorithms(collective):
+                runs.append((collective, algorithm))
+                used.add(algorithm)
+    for name in itertools.chain.from_iterable(listed.values()):
+        if name not in used:
+            raise ValueError(
+                f"no algorithm {name!r} for {', '.join(chosen)}; choose "
+                + ", ".join(dict.fromkeys(itertools.chain.from_iterable(algorithms(each) for each in chosen)))
+            )
+    return runs
+
+
+def _numbers(
+    dtypes: Sequence[str], arguments: argparse.Namespace, operators: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """Triples of dtype, wire format and operator that go together."""
+    from collemu import formats
+    from collemu.memory import payload_of
+    from collemu.recipe import Recipe
+
+    wires = _listed(arguments.wire, ("none", *formats()))
+    operations = names(arguments.op, operators, "operation")
+    good: list[tuple[str, str, str]] = []
+    faults: list[tuple[str, str, ValueError]] = []
+    for dtype, wire, op in itertools.product(dtypes, wires, operations):
+        try:
+            payload_of("all_reduce", dtype, Recipe(wire=wire), op)
+        except ValueError as error:
+            faults.append((dtype, wire, error))
+        else:
+            good.append((dtype, wire, op))
+    from_all = {*(dtypes if arguments.datatype == "all" else ()), *(wires if arguments.wire == "all" else ())}
+    used = {name for dtype, wire, _ in good for name in (dtype, wire)} | from_all
+    for dtype, wire, error in faults:
+        if not good or dtype not in used or wire not in used:
+            raise error
+    return good

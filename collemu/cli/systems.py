@@ -1,0 +1,63 @@
+"""``collemu systems``: the catalogue, and every number of a system with where it comes from."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from collemu.cli.table import lines_of, quantity
+
+if TYPE_CHECKING:
+    from collemu.systems import System
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command and its flags."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "systems",
+        description="List the systems; with a name or a .toml file, every number of it with unit, source and confidence.",
+    )
+    parser.add_argument("system", nargs="?", metavar="NAME|FILE", help="a system of the catalogue, or your own .toml file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the catalogue or a system."""
+    from collemu import load_system, systems
+
+    if arguments.system is None:
+        found = [load_system(name) for name in systems()]
+        rows = [
+            (each.name, each.domain.chips, quantity(each.chip_bytes_per_s, "bytes/s"), len(each.estimates()), each.title)
+            for each in found
+        ]
+        print("\n".join(lines_of(("name", "chips", "rate a chip, one way", "estimates", "title"), rows, "<>>><")))
+        return 0
+    print("\n".join(_described(load_system(arguments.system))))
+    return 0
+
+
+def _described(system: "System") -> list[str]:
+    numbers = [
+        (name, quantity(each.value, each.unit), each.confidence, each.source, each.note)
+        for name, each in system.provenance.items()
+    ]
+    derived = [
+        ("planes x link rate: a chip, one way", quantity(system.chip_bytes_per_s, "bytes/s")),
+        ("both ways added, as headlines do", quantity(system.chip_bytes_per_s_both_directions, "bytes/s")),
+        ("all chips, both ways added", quantity(system.domain_bytes_per_s_both_directions, "bytes/s")),
+        ("all chips, dense FP8", quantity(system.domain_fp8_dense_flop_per_s, "flop/s")),
+        ("all chips, dense FP4", quantity(system.domain_fp4_dense_flop_per_s, "flop/s")),
+        ("all chips, memory rate", quantity(system.domain_hbm_bytes_per_s, "bytes/s")),
+    ]
+    sources = [(key, f"{source.title} {source.address}".rstrip()) for key, source in system.sources.items()]
+    estimates = len(system.estimates())
+    return [
+        f"{system.name}: {system.title}",
+        *([f"status: {system.status}"] if system.status else []),
+        f"fingerprint {system.fingerprint}; default protocol {system.default_protocol}; "
+        f"{estimates} of {len(numbers)} numbers are estimates",
+        "",
+        *lines_of(("number", "value", "confidence", "source", "note"), numbers, "<><<<"),
+        "",
+        *lines_of(("derived total", "value"), derived, "<>"),
+        "",
+        *lines_of(("source", "what"), sources),
+    ]

@@ -1,0 +1,104 @@
+"""``collemu warm``: compile the kernels once, so that no later run, and no crowd of MPI processes, has to."""
+
+import argparse
+import shutil
+import sys
+import time
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command and its flags."""
+    subparsers.add_parser(
+        "warm",
+        description="Compile all kernels into the cache (a minute or two once; seconds when they are there), by running tiny "
+        "cases of everything, and remove the compiled kernels of older sources.",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run tiny cases; print how long it took and where the cache is."""
+    from collemu_kernels import _jit
+
+    if _jit.PLAIN_PYTHON:
+        raise ValueError("kernels run as plain Python (COLLEMU_PLAIN_PYTHON or NUMBA_DISABLE_JIT is set): nothing to compile")
+    start = time.monotonic()
+    for text, case in CASES:
+        print(f"compiling: {text}", file=sys.stderr)
+        case()
+    removed = remove_older_caches()
+    print(f"kernels are ready in {_jit.cache_directory()} ({time.monotonic() - start:.1f} s, {removed} older caches removed)")
+    return 0
+
+
+def remove_older_caches() -> int:
+    """Remove the compiled kernels of other sources beside the current ones; how many there were."""
+    from collemu_kernels import _jit
+
+    current = _jit.cache_directory()
+    older = [folder for folder in current.parent.iterdir() if folder.is_dir() and folder != current]
+    for folder in older:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(older)
+
+
+def _times() -> None:
+    from collemu import build_schedule, emulate, load_system
+
+    emulate(build_schedule("all_reduce", "two_shot", 3), load_system("trainium4_nvl72"), count=8)
+
+
+def _bytes() -> None:
+    import numpy as np
+
+    from collemu import build_schedule, emulate, load_system
+    from collemu.dtypes import DTYPES
+
+    system = load_system("trainium4_nvl72")
+    schedule = build_schedule("all_reduce", "ring", 2)
+    for dtype in DTYPES:
+        emulate(schedule, system, count=8, dtype=dtype, data=np.ones((2, 8), np.uint8))
+    for wire in ("bfloat16", "mxfp8_e4m3", "mxfp4", "nvfp4", "float4_e2m1fn"):
+        emulate(schedule, system, count=8, wire=wire, data=np.ones((2, 8), np.float32))
+
+
+def _proofs() -> None:
+    from collemu import build_schedule, verify
+
+    verify(build_schedule("all_reduce", "tree", 3))
+
+
+def _numbers() -> None:
+    import numpy as np
+
+    from collemu import decode, encode, formats, quantize
+    from collemu.formats import BLOCK_FORMATS
+
+    x = np.ones((2, 32), np.float32)
+    for name in formats():
+        if name in BLOCK_FORMATS:
+            quantize(x, name).dequantize()
+        else:
+            for rounding in ("nearest_even", "up"):
+                decode(encode(x, name, rounding=rounding), name)
+
+
+def _products() -> None:
+    import numpy as np
+
+    from collemu import matmul, quantize
+
+    x = np.ones((32, 32), np.float32)
+    for name in ("mxfp8_e4m3", "mxfp4", "nvfp4"):
+        for accumulate in ("float32", "block_exact"):
+            matmul(quantize(x, name), quantize(x, name, axis=0), accumulate=accumulate)
+    matmul(x, x)
+
+
+CASES = (
+    ("packets, links and switches", _times),
+    ("wire formats and operators", _bytes),
+    ("proofs of schedules", _proofs),
+    ("number formats", _numbers),
+    ("matrix products", _products),
+)

@@ -1,0 +1,226 @@
+"""The number formats, as frozen data.
+
+An element format says what one code means. A block format says how many elements share a scale, and how.
+What defines a format is one row of a kernel table (`collemu_kernels.format_ids`); this file gives the row a
+name, documented fields and a way to find it.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collemu_kernels import format_ids as ids
+
+
+@dataclass(frozen=True)
+class ElementFormat:
+    """One number of a few bits: sign, exponent, mantissa.
+
+    Attributes
+    ----------
+    name : str
+        As ml_dtypes writes it.
+    format_id : int
+        Its number in the kernels.
+    bits, exponent_bits, mantissa_bits : int
+        Widths; one bit more is the sign where `has_sign`.
+    bias : int
+        The exponent field e of a normal number stands for 2**(e - bias).
+    max : float
+        Largest finite value.
+    min_normal, min_subnormal : float
+        Smallest positive normal and subnormal value (equal where there are no subnormals).
+    has_sign, has_infinity, has_nan, has_negative_zero : bool
+        What the codes can express.
+    source : str
+        Who defined the format.
+    """
+
+    name: str
+    format_id: int
+    bits: int
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    max: float
+    min_normal: float
+    min_subnormal: float
+    has_sign: bool
+    has_infinity: bool
+    has_nan: bool
+    has_negative_zero: bool
+    source: str
+
+    @property
+    def bits_per_element(self) -> Fraction:
+        """Bits that an element takes on the wire; a code of 6 bits takes a byte."""
+        return Fraction(8 if self.bits == 6 else self.bits)
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """Numbers that share scales.
+
+    Attributes
+    ----------
+    name : str
+    format_id : int
+        Its number in the kernels.
+    element, scale : ElementFormat
+        Of the codes and of the blocks' scales.
+    block : int
+        Elements that share a scale; a shorter last block has its own.
+    has_tensor_scale : bool
+        Whether a float32 scale stands above the blocks' scales.
+    scale_modes : tuple of str
+        The rules by which a block's scale can follow from its largest magnitude; the first is the default.
+    source : str
+        Who defined the format.
+    """
+
+    name: str
+    format_id: int
+    element: ElementFormat
+    scale: ElementFormat
+    block: int
+    has_tensor_scale: bool
+    scale_modes: tuple[str, ...]
+    source: str
+
+    @property
+    def bits_per_element(self) -> Fraction:
+        """Bits that an element takes on the wire, its share of the block's scale included."""
+        return self.element.bits_per_element + Fraction(self.scale.bits, self.block)
+
+
+OCP_FP8 = "OCP 8-bit Floating Point Specification 1.0"
+OCP_MX = "OCP Microscaling Formats 1.0"
+FNUZ = "arXiv 2206.02915; AMD CDNA 3"
+NVIDIA = "NVIDIA TransformerEngine"
+
+
+def _element(name: str, format_id: int, source: str) -> ElementFormat:
+    row = [int(value) for value in ids.ELEMENT_PARAMETERS[format_id]]
+    bits, mantissa_bits, bias, max_code = (
+        row[ids.BITS],
+        row[ids.MANTISSA_BITS],
+        row[ids.BIAS],
+        row[ids.MAX_CODE],
+    )
+    significand = 1 + (max_code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    return ElementFormat(
+        name,
+        format_id,
+        bits=bits,
+        exponent_bits=bits - 1 - mantissa_bits,
+        mantissa_bits=mantissa_bits,
+        bias=bias,
+        max=significand * 2.0 ** ((max_code >> mantissa_bits) - bias),
+        min_normal=2.0 ** (1 - bias),
+        min_subnormal=2.0 ** (1 - bias - mantissa_bits),
+        has_sign=True,
+        has_infinity=row[ids.INFINITY_CODE] > max_code,
+        has_nan=row[ids.NAN_CODE] != ids.NO_NAN,
+        has_negative_zero=row[ids.NO_NEGATIVE_ZERO] == 0,
+        source=source,
+    )
+
+
+E8M0 = ElementFormat(
+    "float8_e8m0fnu",
+    ids.FLOAT8_E8M0FNU,
+    bits=8,
+    exponent_bits=8,
+    mantissa_bits=0,
+    bias=127,
+    max=2.0**127,
+    min_normal=2.0**-127,
+    min_subnormal=2.0**-127,
+    has_sign=False,
+    has_infinity=False,
+    has_nan=True,
+    has_negative_zero=False,
+    source=OCP_MX,
+)
+
+ELEMENT_FORMATS = {
+    element.name: element
+    for element in (
+        _element("float8_e4m3fn", ids.FLOAT8_E4M3FN, OCP_FP8),
+        _element("float8_e5m2", ids.FLOAT8_E5M2, OCP_FP8),
+        _element("float8_e4m3fnuz", ids.FLOAT8_E4M3FNUZ, FNUZ),
+        _element("float8_e5m2fnuz", ids.FLOAT8_E5M2FNUZ, FNUZ),
+        _element("float8_e4m3", ids.FLOAT8_E4M3, "IEEE 754 rules; AWS Neuron, Trainium 1 and 2"),
+        _element("float8_e3m4", ids.FLOAT8_E3M4, "IEEE 754 rules; AWS Neuron, Trainium 1 and 2"),
+        _element("float8_e4m3b11fnuz", ids.FLOAT8_E4M3B11FNUZ, "ml_dtypes"),
+        E8M0,
+        _element("float6_e2m3fn", ids.FLOAT6_E2M3FN, OCP_MX),
+        _element("float6_e3m2fn", ids.FLOAT6_E3M2FN, OCP_MX),
+        _element("float4_e2m1fn", ids.FLOAT4_E2M1FN, OCP_MX),
+        _element("bfloat16", ids.BFLOAT16, "the upper half of IEEE 754 binary32"),
+        _element("float16", ids.FLOAT16, "IEEE 754 binary16"),
+    )
+}
+
+MX_SCALE_MODES = ("floor", "ceil", "even", "rceil", "trn3")
+
+
+def _block(name: str, format_id: int, source: str) -> BlockFormat:
+    row = [int(value) for value in ids.BLOCK_PARAMETERS[format_id - ids.FIRST_BLOCK_FORMAT]]
+    by_id = {element.format_id: element for element in ELEMENT_FORMATS.values()}
+    two_level = row[ids.BLOCK_TENSOR_SCALE] == 1
+    return BlockFormat(
+        name,
+        format_id,
+        element=by_id[row[ids.BLOCK_ELEMENT]],
+        scale=by_id[ids.FLOAT8_E4M3FN] if two_level else E8M0,
+        block=row[ids.BLOCK_SIZE],
+        has_tensor_scale=two_level,
+        scale_modes=("two_level",) if two_level else MX_SCALE_MODES,
+        source=source,
+    )
+
+
+BLOCK_FORMATS = {
+    block.name: block
+    for block in (
+        _block("mxfp8_e4m3", ids.MXFP8_E4M3, OCP_MX),
+        _block("mxfp8_e5m2", ids.MXFP8_E5M2, OCP_MX),
+        _block("mxfp4", ids.MXFP4, OCP_MX),
+        _block("nvfp4", ids.NVFP4, NVIDIA),
+    )
+}
+
+
+def formats() -> tuple[str, ...]:
+    """Names of the element formats and of the block formats."""
+    return (*ELEMENT_FORMATS, *BLOCK_FORMATS)
+
+
+def find_format(name: str) -> ElementFormat | BlockFormat:
+    """The format of a name.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name; the text lists the known ones.
+    """
+    found = ELEMENT_FORMATS.get(name) or BLOCK_FORMATS.get(name)
+    if found is None:
+        raise ValueError(f"no format {name!r}; choose {', '.join(formats())}")
+    return found
+
+
+def find_element_format(name: str) -> ElementFormat:
+    """The element format of a name; ValueError as `find_format`."""
+    if name not in ELEMENT_FORMATS:
+        hint = f" ({name} is a block format: use quantize)" if name in BLOCK_FORMATS else ""
+        raise ValueError(f"no element format {name!r}{hint}; choose {', '.join(ELEMENT_FORMATS)}")
+    return ELEMENT_FORMATS[name]
+
+
+def find_block_format(name: str) -> BlockFormat:
+    """The block format of a name; ValueError as `find_format`."""
+    if name not in BLOCK_FORMATS:
+        hint = f" ({name} is an element format: use encode)" if name in ELEMENT_FORMATS else ""
+        raise ValueError(f"no block format {name!r}{hint}; choose {', '.join(BLOCK_FORMATS)}")
+    return BLOCK_FORMATS[name]

@@ -1,0 +1,322 @@
+"""Compare real processes with the emulator: the bytes of every rank, the messages, and MPI's own collective."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu import System, load_system
+from collemu.dtypes import find_dtype
+from collemu.emulator import Result, emulate, input_elements
+from collemu.lower import lower
+from collemu.memory import REDUCTIONS, Payload, build_memory, payload_of
+from collemu.ranks.alone import Alone
+from collemu.ranks.contributions import INTEGERS, VALUES, contribution
+from collemu.ranks.execute import Execution, execute
+from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
+from collemu.ranks.opinion import has_opinion, mpi_output
+from collemu.ranks.transport import Bytes, open_transport
+from collemu.recipe import Recipe
+from collemu.schedule import Schedule, build_schedule
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Communicator: TypeAlias = "MPI.Intracomm | Alone"
+Done = TypeVar("Done")
+
+
+class AgreedError(ValueError):
+    """Bad input that every process has found or been told of, so that all can leave in peace."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A collective to cross-check.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        For as many ranks as there are processes.
+    system : System
+        What the emulator runs it on.
+    count : int
+        Elements a rank, as the collective counts them.
+    dtype, op, wire : str
+    protocol : str
+    not_finite : bool
+        Whether the input has NaN and infinities.
+    """
+
+    schedule: Schedule
+    system: System
+    count: int
+    dtype: str = "float32"
+    op: str = "sum"
+    wire: str = "none"
+    protocol: str = "auto"
+    not_finite: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a trial.
+
+    Attributes
+    ----------
+    bytes_identical : bool
+        Whether every rank's output is the emulator's.
+    messages : int
+        Messages that the processes sent.
+    messages_identical : bool
+    mpi_identical : bool or None
+        Whether both agree with MPI's own collective; None where it has nothing to compare.
+    model_s : float
+        Time on the emulated system, in seconds.
+    real_s : float
+        Time of the slowest process here: the median of the repeats, in seconds.
+    mismatches : tuple of str
+        What differs, by rank.
+    """
+
+    bytes_identical: bool
+    messages: int
+    messages_identical: bool
+    mpi_identical: bool | None
+    model_s: float
+    real_s: float
+    mismatches: tuple[str, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Whether nothing differs."""
+        return not self.mismatches
+
+
+def crosscheck(comm: Communicator, trial: Trial, repeats: int = 1, warmups: int = 0) -> Verdict | None:
+    """Run a collective in the processes of a communicator, one rank each, and in the emulator, and compare.
+
+    All processes call it with the same arguments.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm or Alone
+        Used for nothing else meanwhile.
+    trial : Trial
+    repeats, warmups : int
+        Runs that are timed, and runs before them that are not; all are compared.
+
+    Returns
+    -------
+    Verdict or None
+        The verdict at rank 0, None elsewhere.
+
+    Raises
+    ------
+    AgreedError
+        At every process alike, if the emulator or the processes cannot run the trial.
+    """
+    verdicts = [_crosscheck(comm, trial, fill, repeats, warmups) for fill in _fills(trial)]
+    return _merged([verdict for verdict in verdicts if verdict is not None])
+
+
+def agree(comm: Communicator, work: Callable[[], Done]) -> Done:
+    """Do local work that may find bad input; if it does in any process, all raise it.
+
+    Raises
+    ------
+    AgreedError
+        The first fault, by rank.
+    """
+    done: list[Done] = []
+    fault = None
+    try:
+        done.append(work())
+    except (ValueError, OSError) as error:
+        fault = str(error) or type(error).__name__
+    for each in comm.allgather(fault):
+        if each is not None:
+            raise AgreedError(each)
+    return done[0]
+
+
+def load_kernels(comm: Communicator) -> None:
+    """Load the kernels, or compile them, once: the other processes wait, and load what the first has left in the cache."""
+    if comm.rank == 0:
+        _run_alone()
+    comm.Barrier()
+    if comm.rank != 0:
+        _run_alone()
+    comm.Barrier()
+
+
+def _run_alone() -> None:
+    system = load_system("trainium4_nvl72")
+    for wire in ("none", "bfloat16"):
+        crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), system, count=1, wire=wire))
+
+
+def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
+    """Say where two stretches of bytes part, or None."""
+    if len(expected) != len(got):
+        return f"{len(expected)} bytes expected, got {len(got)}"
+    differing = np.flatnonzero(expected != got)
+    if not len(differing):
+        return None
+    first = int(differing[0])
+    return (
+        f"first differing byte {first} of {len(got)}: expected 0x{expected[first]:02x}, got 0x{got[first]:02x} "
+        f"({len(differing)} differ)"
+    )
+
+
+def _fills(trial: Trial) -> tuple[str, ...]:
+    """What to fill the input with: hard values, and small integers where MPI's own reduction is exact on them."""
+    return (VALUES, INTEGERS) if _asks_mpi(trial, INTEGERS) and not _asks_mpi(trial, VALUES) else (VALUES,)
+
+
+def _asks_mpi(trial: Trial, fill: str) -> bool:
+    collective = trial.schedule.collective
+    exact = fill == INTEGERS or collective not in REDUCTIONS
+    return exact and has_opinion(collective, trial.dtype, trial.op, trial.wire)
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What one rank found in a trial."""
+
+    seconds: float
+    sent: int
+    output: str | None
+    log: str | None
+    opinion: str | None
+
+
+class _Part:
+    """One rank's part of a trial: its input, its memory, its operations."""
+
+    def __init__(self, trial: Trial, rank: int, fill: str) -> None:
+        self.rank = rank
+        self.slots = trial.system.endpoint.fifo_slots
+        self.payload = _payload(trial)
+        self.lowered = lower(
+            trial.schedule, trial.count, item_bytes=self.payload.held.item_bytes, wire=self.payload.wire
+        )
+        self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots)
+        self.input = _input(trial, rank, fill)
+
+    def run(self, comm: Communicator) -> tuple[float, Log]:
+        """Run it once, together with the other processes; returns seconds and the messages."""
+        plane = self.memory.plane
+        plane.memory[:] = 0
+        plane.image_known[:] = 0
+        self.memory.write_input(self.rank, self.input)
+        execution = Execution(self.lowered, plane, self.rank, self.slots)
+        transport = open_transport(comm, execution.places)
+        comm.Barrier()
+        begin = perf_counter()
+        execute(execution, transport)
+        return perf_counter() - begin, execution.log()
+
+    def output(self) -> Bytes:
+        """The bytes of the output buffer."""
+        return self.memory.read_output(self.rank).view(np.uint8)
+
+
+def _payload(trial: Trial) -> Payload:
+    return payload_of(trial.schedule.collective, trial.dtype, Recipe(wire=trial.wire), trial.op)
+
+
+def _input(trial: Trial, rank: int, fill: str) -> NDArray[Any]:
+    elements = input_elements(trial.schedule, trial.count)
+    return contribution(
+        find_dtype(trial.dtype), elements, rank, op=trial.op, fill=fill, not_finite=trial.not_finite
+    )
+
+
+def _emulate(trial: Trial, fill: str) -> Result:
+    return emulate(
+        trial.schedule,
+        trial.system,
+        count=trial.count,
+        dtype=trial.dtype,
+        op=trial.op,
+        wire=trial.wire,
+        protocol=trial.protocol,
+        data=np.stack([_input(trial, rank, fill) for rank in range(trial.schedule.ranks)]),
+    )
+
+
+def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmups: int) -> Verdict | None:
+    schedule = trial.schedule
+    part, result = agree(
+        comm, lambda: (_Part(trial, comm.rank, fill), _emulate(trial, fill) if comm.rank == 0 else None)
+    )
+    expected_output = np.empty_like(part.output())
+    expected_outputs = logs = None
+    if result is not None and result.outputs is not None and result.timeline is not None:
+        expected_outputs = result.outputs.view(np.uint8)
+        logs = [emulated_log(result.timeline, rank) for rank in range(comm.size)]
+    comm.Scatter(expected_outputs, expected_output)
+    expected_log: Log = comm.scatter(logs)
+
+    counts = schedule.collective != "reduce" or comm.rank == schedule.root
+    output = log = opinion = None
+    times: list[float] = []
+    sent = 0
+    for _ in range(warmups + repeats):
+        seconds, seen = part.run(comm)
+        times.append(seconds)
+        sent = int(np.count_nonzero(seen["direction"] == SENT))
+        log = log or first_difference(expected_log, seen, schedule)
+        if counts:
+            output = output or first_differing_byte(expected_output, part.output())
+    asks = _asks_mpi(trial, fill) and not isinstance(comm, Alone)
+    if asks:
+        dtype, root = part.payload.dtype, schedule.root
+        theirs = mpi_output(comm, schedule.collective, part.input, dtype, op=trial.op, root=root)
+        opinion = first_differing_byte(theirs.view(np.uint8), part.output()) if counts else None
+
+    findings = comm.gather(_Finding(statistics.median(times[warmups:]), sent, output, log, opinion))
+    if findings is None or result is None:
+        return None
+    return _verdict(findings, result.time_s, asks)
+
+
+def _verdict(findings: Sequence[_Finding], model_s: float, asked: bool) -> Verdict:
+    mismatches: list[str] = []
+    for rank, finding in enumerate(findings):
+        for subject, difference in (
+            ("output", finding.output),
+            ("messages", finding.log),
+            ("output against MPI's own collective", finding.opinion),
+        ):
+            if difference is not None:
+                mismatches.append(f"rank {rank} {subject}: {difference}")
+    return Verdict(
+        bytes_identical=all(finding.output is None for finding in findings),
+        messages=sum(finding.sent for finding in findings),
+        messages_identical=all(finding.log is None for finding in findings),
+        mpi_identical=all(finding.opinion is None for finding in findings) if asked else None,
+        model_s=model_s,
+        real_s=max(finding.seconds for finding in findings),
+        mismatches=tuple(mismatches),
+    )
+
+
+def _merged(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """One verdict on a trial that ran with several fills; times are those of the first."""
+    if not verdicts:
+        return None
+    opinions = [verdict.mpi_identical for verdict in verdicts if verdict.mpi_identical is not None]
+    return replace(
+        verdicts[0],
+        bytes_identical=all(verdict.bytes_identical for verdict in verdicts),
+        messages_identical=all(verdict.messages_identical for verdict in verdicts),
+        mpi_identical=all(opinions) if opinions else None,
+        mismatches=tuple(mismatch for verdict in verdicts for mismatch in verdict.mismatches),
+    )

@@ -1,0 +1,169 @@
+"""Where a process stands: under mpirun or not, with which MPI; and how to start processes of our own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Any
+
+from collemu.ranks.alone import Alone
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# What launchers tell each process: number of processes, the process's own number, processes on this machine.
+SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
+LOCAL_SIZE_NAMES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", *SIZE_NAMES)
+
+INSTALL = 'pip install "collemu[mpich]"'
+
+
+def under_mpirun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher started this process."""
+    return any(name in environment for name in (*SIZE_NAMES, *RANK_NAMES))
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """The process's own number as its launcher says, before MPI starts; 0 without a launcher."""
+    return _number(environment, RANK_NAMES, 0)
+
+
+def launched_size(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Number of processes as the launcher says, before MPI starts; None where it does not say."""
+    return _number(environment, SIZE_NAMES, None)
+
+
+def oversubscribed(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether more processes were started on this machine than it has cores for them."""
+    return _number(environment, LOCAL_SIZE_NAMES, 1) > cores()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
+    """Start MPI and return a communicator of all processes, for nobody else.
+
+    Where there are more processes than cores, MPICH is told to sleep while it waits: without that a waiting process keeps a core
+    for milliseconds from the one that it waits for. The setting counts only before MPI starts.
+
+    Raises
+    ------
+    ValueError
+        If MPI is not installed, or belongs to another launcher than the one that started the processes.
+    """
+    if oversubscribed(environment):
+        os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"cannot load MPI ({reason}); install it with: {INSTALL}") from None
+    size = launched_size(environment)
+    if size is not None and size != MPI.COMM_WORLD.size:
+        raise ValueError(
+            f"mpirun started {size} processes, but the MPI library sees {MPI.COMM_WORLD.size} in each: mpirun belongs to "
+            f"another; start with {mpirun_here() or 'the mpirun of that library'}"
+        )
+    return MPI.COMM_WORLD.Dup()
+
+
+def library(comm: "MPI.Intracomm | Alone") -> str:
+    """Name and version of the MPI library that carries a communicator."""
+    if isinstance(comm, Alone):
+        return "no MPI"
+    from mpi4py import MPI
+
+    words = MPI.Get_library_version().replace("\0", "").replace(",", "\n").split("\n")[0].split()
+    return " ".join(word for word in words if word not in ("Version:", "version:"))
+
+
+def abort(comm: "MPI.Intracomm | Alone", reason: str) -> None:
+    """End all processes of a communicator: the others may wait for this one for ever. Returns only without MPI."""
+    if not isinstance(comm, Alone):
+        print(reason, file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        comm.Abort(1)
+
+
+def mpirun_here() -> Path | None:
+    """The mpirun beside this interpreter, else the first on PATH; None if there is neither."""
+    beside = Path(sys.executable).parent / "mpirun"
+    if beside.exists():
+        return beside
+    found = which("mpirun")
+    return Path(found) if found else None
+
+
+def run_under_mpi(
+    ranks: int, arguments: Sequence[str], timeout: float = 120.0
+) -> "subprocess.CompletedProcess[str]":
+    """Run ``python ARGUMENTS`` in a number of MPI processes and wait for them.
+
+    Parameters
+    ----------
+    ranks : int
+        Processes; they may be more than there are cores.
+    arguments : sequence of str
+        For the interpreter, such as ``["-m", "collemu", "crosscheck", "all_reduce"]``.
+    timeout : float
+        Seconds after which all processes are ended.
+
+    Returns
+    -------
+    subprocess.CompletedProcess
+        With stdout and stderr as text.
+
+    Raises
+    ------
+    ValueError
+        If there is no mpirun.
+    subprocess.TimeoutExpired
+    """
+    mpirun = mpirun_here()
+    if mpirun is None:
+        raise ValueError(f"no mpirun beside {sys.executable} nor on PATH; install it with: {INSTALL}")
+    outside = {name: value for name, value in os.environ.items() if not _belongs_to_a_launch(name)}
+    command = [str(mpirun), "-n", str(ranks), sys.executable, *arguments]
+    process = subprocess.Popen(
+        command,
+        env=outside | _permissions() | {"MPIEXEC_TIMEOUT": str(max(1, round(timeout)))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        # the launcher ends its processes at its own time-out; ours comes a little later and is for a launcher that hangs
+        stdout, stderr = process.communicate(timeout=timeout + 5)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # the launcher passes it on to its processes, which a kill would leave behind
+        process.communicate(timeout=10)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def _belongs_to_a_launch(name: str) -> bool:
+    return name in (*SIZE_NAMES, *RANK_NAMES, *LOCAL_SIZE_NAMES) or name.startswith(
+        ("PMI_", "PMIX_", "HYDI_")
+    )
+
+
+def _permissions() -> dict[str, str]:
+    """What Open MPI needs to start more processes than cores, and to run in a container as root; MPICH ignores it."""
+    allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    if hasattr(os, "getuid") and os.getuid() == 0:
+        allowed |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return allowed
+
+
+def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: Any) -> Any:
+    for name in names:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return otherwise

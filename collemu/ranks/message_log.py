@@ -1,0 +1,80 @@
+"""What a process saw of its messages, and whether the emulator saw the same."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu.schedule import Schedule
+from collemu.timeline import Timeline
+
+RECEIVED = 0
+SENT = 1
+
+#: One message at one of its ends, in the order in which operations took and gave them: ``peer`` is the other end,
+#: ``number`` counts the messages of a connection from 0, ``operation`` is the one that received or sent it.
+ENTRY = np.dtype(
+    [
+        ("direction", "<i4"),
+        ("peer", "<i4"),
+        ("channel", "<i4"),
+        ("number", "<i4"),
+        ("nbytes", "<i8"),
+        ("operation", "<i8"),
+    ]
+)
+
+Log = NDArray[Any]
+
+
+def emulated_log(timeline: Timeline, rank: int) -> Log:
+    """The log of a rank as the emulator ran it, in order of emulated time."""
+    parts: list[Log] = []
+    for direction, own, peer, operation in (
+        (RECEIVED, "destination", "source", "receiver"),
+        (SENT, "source", "destination", "sender"),
+    ):
+        messages = timeline.messages[timeline.messages[own] == rank]
+        part = np.zeros(len(messages), ENTRY)
+        part["direction"], part["peer"], part["operation"] = direction, messages[peer], messages[operation]
+        for column in ("channel", "number", "nbytes"):
+            part[column] = messages[column]
+        parts.append(part)
+    log = np.concatenate(parts)
+    finish = timeline.operations["finish_fs"][log["operation"]]
+    return log[np.lexsort((log["direction"], log["operation"], finish))]
+
+
+def first_difference(expected: Log, seen: Log, schedule: Schedule) -> str | None:
+    """Say where two logs of a rank part, or None.
+
+    Which of two unrelated messages comes first is a matter of time, and differs. What the schedule fixes must be the same: on each
+    connection every message, in order, with its bytes; and in each thread the order of its messages.
+    """
+    for lane, keys in (
+        ("connection", ("direction", "peer", "channel")),
+        ("thread", ("thread",)),
+    ):
+        wanted, had = _in_lanes(expected, keys, schedule), _in_lanes(seen, keys, schedule)
+        common = min(len(wanted), len(had))
+        different = np.flatnonzero(wanted[:common] != had[:common])
+        place = int(different[0]) if len(different) else common
+        if place < max(len(wanted), len(had)):
+            return f"{lane} order: expected {_describe(wanted, place, schedule)}, got {_describe(had, place, schedule)}"
+    return None
+
+
+def _in_lanes(log: Log, keys: tuple[str, ...], schedule: Schedule) -> Log:
+    columns = [schedule.thread_of_op[log["operation"]] if key == "thread" else log[key] for key in keys]
+    return log[np.lexsort(columns[::-1])]  # stable: within a lane the order stays
+
+
+def _describe(log: Log, place: int, schedule: Schedule) -> str:
+    if place >= len(log):
+        return "no message"
+    entry = log[place]
+    deed = "to" if entry["direction"] == SENT else "from"
+    return (
+        f"message {entry['number']} {deed} rank {entry['peer']} on channel {entry['channel']} with {entry['nbytes']} bytes "
+        f"at {schedule.where(int(entry['operation']))}"
+    )

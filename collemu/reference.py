@@ -1,0 +1,91 @@
+"""What a collective must give, in NumPy and without a schedule: what results are compared with."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def reference(collective: str, data: NDArray[Any], op: str = "sum", root: int = 0) -> NDArray[Any]:
+    """Outputs of a collective, every number computed at once.
+
+    Parameters
+    ----------
+    collective : str
+    data : array (ranks, elements)
+        Floats are reduced in float64; integers wrap, and an average of them truncates toward zero.
+    op : str
+        sum, prod, min, max or avg, where something is reduced.
+    root : int
+        Of broadcast and reduce.
+
+    Returns
+    -------
+    array (rows, elements)
+        One row a rank, where `rows_that_count` of them may be fewer than ranks.
+
+    Raises
+    ------
+    ValueError
+        For a collective that has no rule here.
+    """
+    ranks = len(data)
+    match collective:
+        case "all_reduce":
+            return np.broadcast_to(reduced(data, op), (ranks, data.shape[1]))
+        case "reduce":
+            return reduced(data, op)[None]
+        case "reduce_scatter":
+            return reduced(data, op).reshape(ranks, -1)
+        case "broadcast":
+            return np.broadcast_to(data[root], data.shape)
+        case "all_gather":
+            return np.broadcast_to(data.reshape(-1), (ranks, data.size))
+        case "alltoall":
+            return data.reshape(ranks, ranks, -1).swapaxes(0, 1).reshape(ranks, -1)
+        case "sendrecv":
+            return np.roll(data, 1, axis=0)
+        case other:
+            raise ValueError(f"no reference for {other!r}")
+
+
+def rows_that_count(collective: str, outputs: NDArray[Any], root: int) -> NDArray[Any]:
+    """The rows of a run's outputs that `reference` gives: of a reduce the root's, else all."""
+    return outputs[root : root + 1] if collective == "reduce" else outputs
+
+
+def difference(
+    collective: str, data: NDArray[Any], outputs: NDArray[Any], op: str = "sum", root: int = 0
+) -> tuple[float, float]:
+    """How far a run's outputs are from the reference.
+
+    Returns
+    -------
+    relative : float
+        Frobenius norm of the difference over that of the reference; 0 where both are 0.
+    largest : float
+        Largest absolute difference.
+    """
+    expected = reference(collective, data, op, root).astype(np.float64)
+    error = np.abs(rows_that_count(collective, outputs, root) - expected)
+    norm = float(np.linalg.norm(expected))
+    distance = float(np.linalg.norm(error))
+    return (distance / norm if norm else distance), float(error.max(initial=0.0))
+
+
+def reduced(data: NDArray[Any], op: str) -> NDArray[Any]:
+    """Column by column over all ranks."""
+    numbers = data.astype(np.float64) if data.dtype.kind == "f" else data
+    match op:
+        case "min":
+            return numbers.min(axis=0)
+        case "max":
+            return numbers.max(axis=0)
+        case "prod":
+            return numbers.prod(axis=0, dtype=numbers.dtype)
+        case _:
+            total = numbers.sum(axis=0, dtype=numbers.dtype)
+    if op != "avg":
+        return total
+    mean = total / len(data)
+    return mean if numbers.dtype.kind == "f" else np.trunc(mean).astype(numbers.dtype)

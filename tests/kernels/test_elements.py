@@ -1,0 +1,152 @@
+"""Element kernels against ml_dtypes, gfloat and the exact reference, over all that can be gone through."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from collemu_kernels import elements
+from collemu_kernels import format_ids as ids
+
+from collemu.formats import ELEMENT_FORMATS
+from collemu.quantization import ROUNDINGS, decode, encode
+from tests.oracles.numbers_reference import REFERENCES, encode_all
+
+NARROW = list(REFERENCES)
+ML_DTYPES = {name: np.dtype(getattr(ml_dtypes, name)) for name in NARROW}
+ALL_BF16 = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+ALL_F16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def same(a, b):
+    """Equal as numbers, NaN like NaN, -0 unlike +0."""
+    return (np.isnan(a) & np.isnan(b)) | ((a == b) & (np.signbit(a) == np.signbit(b)))
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_every_code_decodes_as_defined_and_encodes_back(name):
+    codes = np.arange(1 << ELEMENT_FORMATS[name].bits, dtype=np.uint8)
+    values = decode(codes, name)
+    expected = np.array([float(REFERENCES[name].decode(int(code))) for code in codes], np.float32)
+    sign = codes & REFERENCES[name].sign != 0
+    expected[(expected == 0) & sign] = -0.0
+    assert same(values, expected).all()
+    assert same(values, codes.view(ML_DTYPES[name]).astype(np.float32)).all()
+    number = ~np.isnan(values)
+    assert (encode(values[number], name, saturate=False) == codes[number]).all()
+    if ELEMENT_FORMATS[name].has_nan:
+        assert np.isnan(decode(encode(values[~number], name), name)).all()
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("inputs", [ALL_BF16, ALL_F16], ids=["bfloat16", "float16"])
+def test_all_16_bit_inputs_as_ml_dtypes_rounds_them(name, inputs):
+    nan = "propagate" if ELEMENT_FORMATS[name].has_nan else "zero"
+    values = np.where(np.isnan(inputs), np.float32(0), inputs) if nan == "zero" else inputs
+    with np.errstate(all="ignore"):
+        expected = values.astype(ML_DTYPES[name])
+    codes = encode(inputs, name, saturate=False, nan=nan)
+    assert (codes == expected.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_16_bit_formats_round_as_numpy_and_ml_dtypes(name):
+    rng = np.random.default_rng(3)
+    bits = rng.integers(0, 1 << 32, 100_000, dtype=np.uint32)
+    halfway = rng.integers(0, 1 << 17, 100_000, dtype=np.uint32) << 15
+    values = np.concatenate([bits, halfway, halfway | 1]).view(np.float32)
+    values = values[~np.isnan(values)]
+    with np.errstate(all="ignore"):
+        expected = values.astype(np.float16 if name == "float16" else ml_dtypes.bfloat16)
+    codes = encode(values, name, saturate=False)
+    assert (codes == expected.view(np.uint16)).all()
+    assert same(decode(codes, name), expected.astype(np.float32)).all()
+    every = np.arange(1 << 16, dtype=np.uint16)
+    decoded = decode(every, name)
+    back = encode(decoded, name, saturate=False)
+    assert (back == every)[~np.isnan(decoded)].all()
+
+
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("rounding", [name for name in ROUNDINGS if name != "stochastic"])
+@pytest.mark.parametrize("name", NARROW)
+def test_roundings_against_exact_fractions(name, rounding, saturate):
+    """Every code, every midpoint of neighbours, one float32 to each side of both, and what overflows."""
+    reference = REFERENCES[name]
+    grid = np.array([float(x) for x in reference.magnitudes], np.float32)
+    middle = ((grid[1:].astype(np.float64) + grid[:-1]) / 2).astype(np.float32)
+    around = np.concatenate([grid, middle, [2 * grid[-1], 1e30, 1e-40, 1e-30]]).astype(np.float32)
+    values = np.concatenate(
+        [around, np.nextafter(around, np.float32(0)), np.nextafter(around, np.float32(np.inf))]
+    )
+    values = np.concatenate([values, -values, [np.inf, -np.inf]]).astype(np.float32)
+    expected = encode_all(values, name, rounding=rounding, saturate=saturate)
+    codes = encode(values, name, rounding=rounding, saturate=saturate)
+    wrong = np.flatnonzero(codes != expected)
+    assert wrong.size == 0, [(values[i], hex(codes[i]), hex(expected[i])) for i in wrong[:5]]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_both_encoders_agree_on_random_bits(name):
+    values = np.random.default_rng(5).integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
+    values = values[~np.isnan(values)]
+    fast, slow = np.empty(values.size, np.uint8), np.empty(values.size, np.uint8)
+    none = np.empty(0, np.uint64)
+    for saturate in (True, False):
+        elements.encode_elements(values, ELEMENT_FORMATS[name].format_id, saturate, fast)
+        elements.encode_rounded(
+            values, ELEMENT_FORMATS[name].format_id, saturate, ids.NEAREST_EVEN, none, slow
+        )
+        assert (fast == slow).all()
+
+
+def test_e8m0():
+    values = np.array(
+        [1, 1.5, 3, 0.75, 1.4999999, 2.0**127, 2.0**-127, 1e38, 0, -0.0, -1, np.nan], np.float32
+    )
+    assert encode(values, "float8_e8m0fnu").tolist() == [
+        127,
+        128,
+        129,
+        127,
+        127,
+        254,
+        0,
+        253,
+        255,
+        255,
+        255,
+        255,
+    ]
+    huge = np.array([np.inf, np.finfo(np.float32).max], np.float32)
+    assert encode(huge, "float8_e8m0fnu").tolist() == [0xFE, 0xFE]
+    assert encode(huge, "float8_e8m0fnu", saturate=False).tolist() == [0xFF, 0xFF]
+    codes = np.arange(256, dtype=np.uint8)
+    decoded = decode(codes, "float8_e8m0fnu")
+    assert same(decoded, codes.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)).all()
+    assert (encode(decoded, "float8_e8m0fnu") == codes).all()
+    normal = ALL_BF16[(ALL_BF16 >= 2.0**-126)]
+    assert (
+        encode(normal, "float8_e8m0fnu", saturate=False)
+        == normal.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
+    ).all()
+
+
+def test_stochastic_rounding_is_seeded_and_unbiased():
+    for x in (1.01, 1.25, -2.9, 0.1, 0.013, -5.5):
+        values = np.full(200_000, x, np.float32)
+        codes = encode(values, "float4_e2m1fn", rounding="stochastic", seed=7)
+        assert (codes == encode(values, "float4_e2m1fn", rounding="stochastic", seed=7)).all()
+        assert abs(decode(codes, "float4_e2m1fn").mean(dtype=np.float64) - x) < 0.01
+    exact = decode(np.arange(16, dtype=np.uint8), "float4_e2m1fn")
+    assert (encode(exact, "float4_e2m1fn", rounding="stochastic", seed=1) == np.arange(16)).all()
+    with pytest.raises(ValueError, match="needs a seed"):
+        encode(1.0, "float4_e2m1fn", rounding="stochastic")
+
+
+def test_nibbles():
+    codes = np.array([1, 2, 15, 0, 9], np.uint8)
+    packed = np.empty(3, np.uint8)
+    elements.pack_nibbles(codes, packed)
+    assert packed.tolist() == [0x21, 0x0F, 0x09]
+    back = np.empty(5, np.uint8)
+    elements.unpack_nibbles(packed, back)
+    assert (back == codes).all()

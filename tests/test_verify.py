@@ -1,0 +1,325 @@
+"""verify() passes what is right, and says rank, thread, step and chunk of what is not."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+from collemu_kernels import kinds
+
+from collemu.assembly import Assembler, interleave, steps
+from collemu.schedule import Schedule, ScheduleError, algorithms, build_schedule
+from collemu.verify import verify
+
+IN, OUT, SCRATCH = kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH
+
+
+def exchange(k: int) -> Schedule:
+    """An alltoall of two ranks that sends k chunks before it receives the first."""
+    assembler = Assembler()
+    for rank in range(2):
+        theirs, own = (1 - rank) * k, rank * k
+        assembler.add(
+            rank,
+            0,
+            steps(kinds.SEND, src=(IN, theirs + np.arange(k))),
+            steps(kinds.RECV, dst=(OUT, theirs + np.arange(k))),
+            steps(kinds.COPY, src=(IN, own), dst=(OUT, own), count=k),
+            send_peer=1 - rank,
+            recv_peer=1 - rank,
+        )
+    return assembler.schedule("alltoall", "send_first", 2, input_chunks=2 * k, output_chunks=2 * k)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
+def test_k_sends_before_the_first_receive_need_k_slots(k):
+    """Circular waits when both sides send first: NVIDIA/nccl#479, #784, microsoft/mscclpp PR#616."""
+    for slots in range(1, 2 * k):
+        if slots >= k:
+            assert verify(exchange(k), slots=slots).least_slots == k
+        else:
+            with pytest.raises(ScheduleError, match=f"{k} are the least that work.*rank [01] thread 0 step"):
+                verify(exchange(k), slots=slots)
+
+
+def test_a_ring_that_receives_first_never_runs():
+    """NVIDIA/nccl#784: every rank waits for the one before."""
+    rank = np.arange(4)[:, None]
+    assembler = Assembler()
+    hop = np.arange(3)
+    assembler.add(
+        rank[:, 0],
+        0,
+        steps(kinds.COPY, src=(IN, 0), dst=(OUT, rank)),
+        interleave(
+            steps(kinds.RECV, dst=(OUT, (rank - 1 - hop) % 4)), steps(kinds.SEND, src=(OUT, (rank - hop) % 4))
+        ),
+        send_peer=(rank[:, 0] + 1) % 4,
+        recv_peer=(rank[:, 0] - 1) % 4,
+    )
+    ring = assembler.schedule("all_gather", "receive_first", 4, input_chunks=1, output_chunks=4)
+    for slots in (1, 2, 100):
+        with pytest.raises(ScheduleError, match="deadlock at any slot count") as caught:
+            verify(ring, slots=slots)
+        for n in range(4):
+            assert f"rank {n} thread 0 step 1" in str(caught.value)
+
+
+def in_place_reduce_scatter() -> Schedule:
+    """Two ranks; the result lands in the rank's own region of the input (microsoft/msccl#30)."""
+    assembler = Assembler()
+    for rank in range(2):
+        assembler.add(
+            rank,
+            0,
+            steps(kinds.SEND, src=(IN, 1 - rank)),
+            steps(kinds.RECV, dst=(SCRATCH, 0)),
+            steps(kinds.REDUCE, src=(SCRATCH, 0), dst=(IN, rank)),
+            send_peer=1 - rank,
+            recv_peer=1 - rank,
+        )
+    return assembler.schedule(
+        "reduce_scatter",
+        "in_place",
+        2,
+        input_chunks=2,
+        output_chunks=1,
+        scratch_chunks=1,
+        in_place=True,
+    )
+
+
+def test_in_place_results_land_in_the_input():
+    assert verify(in_place_reduce_scatter()).messages == 2
+    with pytest.raises(ScheduleError, match=r"rank 0 output\[0\] is never written"):
+        verify(dataclasses.replace(in_place_reduce_scatter(), in_place=False))
+
+
+def test_a_direct_all_gather_runs_in_place_too():
+    for algorithm in algorithms("all_gather"):
+        schedule = build_schedule("all_gather", algorithm, 5)
+        verify(dataclasses.replace(schedule, in_place=True))
+
+
+def test_an_idle_rank_fails_the_postcondition():
+    assembler = Assembler()
+    assembler.add(0, 0, steps(kinds.COPY, src=(IN, 0), dst=(IN, 2), count=2), send_peer=1, recv_peer=1)
+    idle = assembler.schedule("all_reduce", "idle", 2, input_chunks=4, output_chunks=4, in_place=True)
+    with pytest.raises(ScheduleError, match=r"rank 0 output\[0\] lacks rank 1 input\[0\]"):
+        verify(idle)
+
+
+def change(schedule: Schedule, op: int, **fields) -> Schedule:
+    ops, threads = schedule.ops.copy(), schedule.threads.copy()
+    for name, value in fields.items():
+        if name in (ops.dtype.names or ()):
+            ops[name][op] = value
+        else:
+            threads[name][schedule.thread_of_op[op]] = value
+    return dataclasses.replace(schedule, ops=ops, threads=threads)
+
+
+def find(schedule: Schedule, rank: int, thread: int, step: int) -> int:
+    threads = schedule.threads
+    row = np.flatnonzero((threads["rank"] == rank) & (threads["id"] == thread))[0]
+    return int(threads["first"][row]) + step
+
+
+@pytest.mark.parametrize(
+    ("place", "fields", "message"),
+    [
+        # In the two-rank ring: send, recv_reduce_copy_send, recv.
+        ((0, 0, 1), {"kind": kinds.RECV_COPY_SEND}, r"rank 0 output\[0\] lacks rank 0 input\[0\]"),
+        (
+            (0, 0, 2),
+            {"kind": kinds.RECV_REDUCE},
+            r"\(recv_reduce to output\[1\]\) reads rank 0 output\[1",
+        ),
+        ((0, 0, 2), {"kind": kinds.RECV_REDUCE, "dst": 0}, "adds contributions of different chunks"),
+        (
+            (0, 0, 2),
+            {"kind": kinds.NOP},
+            r"rank 1 thread 0 step 1 .* is message 2 to rank 0 on channel 0, but",
+        ),
+        (
+            (0, 0, 1),
+            {"kind": kinds.RECV_REDUCE_COPY},
+            r"rank 1 thread 0 step 2 .* expects message 2 from rank 0",
+        ),
+        ((0, 0, 1), {"src": 1}, "adds contributions of different chunks"),
+        ((0, 0, 0), {"src": 2}, r"rank 0 thread 0 step 0 \(send input\[2\]\) reaches beyond"),
+        ((0, 0, 2), {"dst_buffer": SCRATCH}, r"\(recv to scratch\[1\]\) reaches beyond the chunks"),
+        ((0, 0, 2), {"dst_buffer": 3}, r"\(recv to buffer 3\[1\]\) reaches beyond the chunks"),
+        ((0, 0, 2), {"dst": 0}, r"rank 0 output\[0\] lacks|rank 0 output\[0\] holds"),
+        ((1, 0, 0), {"src": 1}, "adds contributions of different chunks"),
+        ((1, 0, 0), {"count": 2}, r"step 0 \(send input\[0:2\]\) sends 2 chunks, but its receiver rank 0"),
+        ((1, 0, 0), {"count": 0}, "rank 1 thread 0 step 0 .* moves no chunk"),
+        ((1, 0, 0), {"kind": 77}, r"rank 1 thread 0 step 0 \(kind 77\) is of a kind"),
+        ((1, 0, 0), {"send_peer": 1}, "rank 1 thread 0 sends to its own rank"),
+        ((1, 0, 0), {"recv_peer": 2}, "rank 1 thread 0 receives from a rank that is not one of the 2"),
+        ((1, 0, 0), {"send_peer": -1}, "rank 1 thread 0 step 0 .* has no send peer"),
+        ((1, 0, 1), {"recv_peer": -1}, "rank 1 thread 0 step 1 .* has no recv peer"),
+        ((1, 0, 1), {"dep": 0}, "rank 1 thread 0 step 1 .* depends on an operation of another rank"),
+        ((1, 0, 1), {"dep": 4}, "rank 1 thread 0 step 1 .* depends on itself or on a later step"),
+        ((1, 0, 1), {"dep": 99}, "rank 1 thread 0 step 1 .* depends on an operation that does not exist"),
+        ((1, 0, 1), {"channel": 1}, r"on channel 0, but rank 1 receives only 0 there"),
+        ((1, 0, 1), {"rank": 2}, "rank 2 thread 0 is not on one of the 2 ranks"),
+    ],
+)
+def test_a_broken_ring_is_refused(place, fields, message):
+    ring = build_schedule("all_reduce", "ring", 2)
+    with pytest.raises(ScheduleError, match=message):
+        verify(change(ring, find(ring, *place), **fields))
+
+
+def test_a_contribution_that_counts_twice_is_named():
+    assembler = Assembler()
+    for rank in range(2):
+        assembler.add(
+            rank,
+            0,
+            steps(kinds.SEND, src=(IN, [0, 0])),
+            steps(kinds.RECV_REDUCE_COPY, src=(IN, 0), dst=(OUT, 0)),
+            steps(kinds.RECV_REDUCE, dst=(OUT, 0)),
+            send_peer=1 - rank,
+            recv_peer=1 - rank,
+        )
+    twice = assembler.schedule("all_reduce", "twice", 2, input_chunks=1, output_chunks=1)
+    with pytest.raises(
+        ScheduleError,
+        match=r"rank 0 output\[0\] holds twice or more rank 1 input\[0\] 2 times "
+        r"\(written last by rank 0 thread 0 step 3 \(recv_reduce to output\[0\]\)\); 1 more output chunks",
+    ):
+        verify(twice)
+
+
+def test_doubling_until_all_counters_wrap_is_no_way_through():
+    assembler = Assembler()
+    assembler.add(0, 0, steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), *[_double()] * 200)
+    with pytest.raises(ScheduleError, match=r"holds twice or more rank 0 input\[0\] 1000000000 times"):
+        verify(assembler.schedule("all_reduce", "double", 1, input_chunks=1, output_chunks=1))
+
+
+def _double():
+    return steps(kinds.REDUCE, src=(OUT, 0), dst=(OUT, 0))
+
+
+def test_a_foreign_contribution_is_named():
+    schedule = build_schedule("broadcast", "ring", 3, root=1, chunks=1)
+    with pytest.raises(
+        ScheduleError,
+        match=r"lacks rank 0 input\[0\] and holds what does not belong there, rank 1 input\[0\]",
+    ):
+        verify(dataclasses.replace(schedule, root=0))
+
+
+def test_the_wrong_number_of_chunks_is_refused():
+    schedule = build_schedule("all_gather", "ring", 3)
+    with pytest.raises(ScheduleError, match="all_gather of 3 ranks has 1 input and 4 output chunks"):
+        verify(dataclasses.replace(schedule, output_chunks=4))
+
+
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", "tree"])
+@pytest.mark.parametrize("ranks", [3, 4, 7])
+def test_every_dependency_of_a_sum_counts(algorithm, ranks):
+    """Without it, two operations on one chunk are in no order, or a sum is sent before it is complete."""
+    schedule = build_schedule("all_reduce", algorithm, ranks, chunks=2)
+    dependent = np.flatnonzero(schedule.ops["dep"] >= 0)
+    assert len(dependent)
+    for op in dependent:
+        broken = change(schedule, op, dep=-1)
+        if algorithm == "tree" and schedule.ops["kind"][op] == kinds.RECV_COPY_SEND:
+            verify(broken)  # what comes down the tree is ordered by the messages that went up
+            continue
+        with pytest.raises(ScheduleError, match=r"race on rank|nothing has written yet"):
+            verify(broken)
+
+
+def test_a_full_slot_orders_nothing():
+    """Rank 0's second send waits until rank 1 has taken the first only because one slot is there."""
+    assembler = Assembler()
+    assembler.add(
+        0, 0, steps(kinds.SEND, src=(IN, [0, 0])), steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), send_peer=1
+    )
+    # Rank 1 reads its output in thread 1 after the first receive, and overwrites it with the second.
+    assembler.add(1, 0, steps(kinds.RECV, dst=(OUT, [0, 0])), recv_peer=0)
+    assembler.add(1, 1, steps(kinds.COPY, src=(OUT, 0), dst=(SCRATCH, 0), dep=(0, 0)))
+    schedule = assembler.schedule(
+        "broadcast", "overwrite", 2, input_chunks=1, output_chunks=1, scratch_chunks=1
+    )
+    for slots in (1, 2):
+        with pytest.raises(ScheduleError, match=r"race on rank 1 output\[0\]: nothing orders"):
+            verify(schedule, slots=slots)
+
+
+def test_messages_through_other_ranks_order_accesses():
+    """Rank 0 overwrites what it sent after the message has been round the ring."""
+    assembler = Assembler()
+    assembler.add(
+        0, 0, steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), steps(kinds.SEND, src=(OUT, 0)), send_peer=1
+    )
+    assembler.add(0, 1, steps(kinds.RECV, dst=(OUT, 0)), recv_peer=2)
+    assembler.add([1, 2], 0, steps(kinds.RECV_COPY_SEND, dst=(OUT, 0)), send_peer=[2, 0], recv_peer=[0, 1])
+    schedule = assembler.schedule("broadcast", "round", 3, input_chunks=1, output_chunks=1)
+    assert verify(schedule).depth == 3
+    # Were the message to start in another thread, rank 0 might receive before it has sent its own.
+    early = change(schedule, find(schedule, 0, 0, 1), kind=kinds.COPY, dst_buffer=OUT)
+    with pytest.raises(ScheduleError, match="expects message 1 from rank 0"):
+        verify(early)
+
+
+def test_dependencies_that_wait_for_each_other_are_named():
+    assembler = Assembler()
+    assembler.add(0, 0, steps(kinds.NOP, dep=(1, 0)))
+    assembler.add(0, 1, steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0), dep=(0, 0)))
+    knot = assembler.schedule("all_reduce", "knot", 1, input_chunks=1, output_chunks=1)
+    with pytest.raises(
+        ScheduleError,
+        match=r"any slot count: rank 0 thread 0 step 0 \(nop\) waits for rank 0 thread 1 step 0 to finish; "
+        r"rank 0 thread 1 step 0 \(copy input\[0\] to output\[0\]\) waits for rank 0 thread 0 step 0",
+    ):
+        verify(knot)
+
+
+def test_two_threads_on_one_connection_are_refused():
+    assembler = Assembler()
+    assembler.add(0, [0, 1], steps(kinds.SEND, src=(IN, 0)), send_peer=1)
+    assembler.add(1, 0, steps(kinds.RECV, dst=(OUT, [0, 0])), recv_peer=0)
+    shared = assembler.schedule("broadcast", "shared", 2, input_chunks=1, output_chunks=1)
+    with pytest.raises(ScheduleError, match=r"rank 0 threads 0 and 1 both send to rank 1 on channel 0"):
+        verify(shared)
+
+
+def test_a_copy_onto_part_of_itself_is_refused():
+    assembler = Assembler()
+    assembler.add(0, 0, steps(kinds.COPY, src=(IN, 0), dst=(IN, 1), count=2))
+    shifted = assembler.schedule("all_reduce", "shifted", 1, input_chunks=3, output_chunks=3)
+    with pytest.raises(ScheduleError, match=r"rank 0 thread 0 step 0 .* writes part of what it reads"):
+        verify(shifted)
+
+
+def test_a_chunk_away_from_its_place_needs_even_counts():
+    assembler = Assembler()
+    assembler.add(
+        0,
+        0,
+        steps(kinds.COPY, src=(IN, 0), dst=(OUT, 1)),
+        steps(kinds.COPY, src=(OUT, 1), dst=(OUT, 0)),
+        steps(kinds.COPY, src=(IN, 1), dst=(OUT, 1)),
+    )
+    assert not verify(assembler.schedule("all_reduce", "away", 1, input_chunks=2, output_chunks=2)).any_count
+
+
+def test_slots_are_at_least_one():
+    with pytest.raises(ValueError, match="slots is 0; give 1 or more"):
+        verify(build_schedule("all_reduce", "ring", 2), slots=0)
+
+
+def test_a_schedule_of_half_a_million_messages_is_proved_at_once():
+    schedule = build_schedule("all_reduce", "ring", 512)
+    verify(build_schedule("all_reduce", "ring", 3))
+    begin = time.perf_counter()
+    report = verify(schedule)
+    # 0.2 s on one core of 2026; the bound only catches a loop over operations.
+    assert time.perf_counter() - begin < 5
+    assert (report.messages, report.depth, report.least_slots) == (523_264, 1022, 2)
