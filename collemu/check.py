@@ -1,16 +1,19 @@
 """nccl-tests' #wrong for quantised collectives: data for which every algorithm must give every bit.
 
-Rounding on the wire makes a random sum inexact, and a tolerance hides lost and doubled terms. So one rank, another for every
-element, contributes a value, and all others the operator's neutral element: 0, or 1 in a product. Whatever the order of
-additions, every partial result is then one of few numbers, and these are chosen so that no format on the wire rounds them:
+Rounding on the wire makes a random sum inexact, and a tolerance hides lost and doubled terms. So one rank, another
+for every element, contributes a value, and all others the operator's neutral element: 0, or 1 in a product. Whatever
+the order of additions, every partial result is then one of few numbers, and these are chosen so that no format on the
+wire rounds them:
 
-- Formats without scales, and those whose scales are powers of two: 0.5, 1, 1.5, 2, 3, 4, 6 with either sign. Every one of them is
-  a code of FP4, the coarsest element format. A block's scale is a power of two that puts its largest magnitude into FP4's range,
-  and 1 and 1.5 times a smaller power of two stay codes under it, whichever of them are in the block.
-- nvfp4: one magnitude, 6 x 448 = 2688, for which tensor scale, block scale and code are 1, 448 and 6. It has none for products,
-  where ones must survive beside the value: there the value is 1 or -1, and its float32 scale may be off by rounding.
-- An average divides, which rounds. Floats then have one magnitude, and may miss by the roundings of the formats. Integers are
-  multiples of the number of ranks where the type holds them.
+- Formats without scales, and those whose scales are powers of two: 0.5, 1, 1.5, 2, 3, 4, 6 with either sign. Every
+  one of them is a code of FP4, the coarsest element format. A block's scale is a power of two that puts its largest
+  magnitude into FP4's range, and 1 and 1.5 times a smaller power of two stay codes under it, whichever of them are in
+  the block.
+- nvfp4: one magnitude, 6 x 448 = 2688, for which tensor scale, block scale and code are 1, 448 and 6. It has none for
+  products, where ones must survive beside the value: there the value is 1 or -1, and its float32 scale may be off by
+  rounding.
+- An average divides, which rounds. Floats then have one magnitude, and may miss by the roundings of the formats.
+  Integers are multiples of the number of ranks where the type holds them.
 """
 
 import math
@@ -169,7 +172,7 @@ def _average(payload: Payload, ranks: int, kind: Any) -> _Terms:
 
 
 def _signed(values: NDArray[Any], op: str) -> NDArray[Any]:
-    """Of either sign; but 0 must stay neutral, so positive where the largest counts and negative where the least does."""
+    """Of either sign; but 0 must stay neutral: positive where the largest counts, negative where the least does."""
     if op == "max":
         return values
     return -values if op == "min" else np.concatenate([values, -values])

@@ -108,7 +108,10 @@ def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
     ValueError
         If the array cannot become that type without changing its meaning.
     """
-    array = np.asarray(data)
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        raise ValueError(f"{what}: rows of different lengths are no array; give one row of numbers a rank") from None
     if dtype.is_codes and (array.dtype == dtype.storage or array.dtype.name == dtype.name):
         return np.ascontiguousarray(array).view(dtype.storage)
     if dtype.kind == INTEGER:

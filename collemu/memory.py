@@ -12,6 +12,7 @@ from collemu_kernels.images import image_bytes
 from numpy.typing import NDArray
 
 from collemu.dtypes import Dtype, find_dtype, to_storage, to_user, to_values
+from collemu.formats import ELEMENT_FORMATS
 from collemu.lower import Lowered
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule
@@ -90,16 +91,8 @@ class Payload:
     @property
     def scales_first(self) -> bool:
         """Whether an average divides the contributions, as an unscaled sum could overflow, rather than the sum."""
-        narrow_wire = self.quantised and find_dtype_or_none(self.recipe.wire) is not None
-        return self.operator == "avg" and (self.dtype.overflows_early or narrow_wire)
-
-
-def find_dtype_or_none(name: str) -> Dtype | None:
-    """The dtype of that name, if the wire format is an unscaled element format that is one."""
-    try:
-        return find_dtype(name)
-    except ValueError:
-        return None
+        unscaled_wire = self.recipe.wire in ELEMENT_FORMATS
+        return self.operator == "avg" and (self.dtype.overflows_early or unscaled_wire)
 
 
 def payload_of(collective: str, dtype: str, recipe: Recipe, op: str) -> Payload:

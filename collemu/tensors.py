@@ -1,7 +1,9 @@
 """The user's own tensors: read from a file, and dealt out to the ranks of a collective."""
 
+import contextlib
 import zipfile
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,8 +48,9 @@ def load_tensor(text: str) -> Tensor:
 def deal(tensor: Tensor, collective: str, ranks: int, regions: int) -> tuple[NDArray[Any], str]:
     """What each rank contributes, and a sentence on how it follows from the tensor.
 
-    A tensor whose first dimension is the number of ranks holds a contribution a row. Any other is one tensor: reductions and
-    broadcasts give it to every rank, and collectives that only move data cut it into equal contiguous parts.
+    A tensor whose first dimension is the number of ranks holds a contribution a row. Any other is one tensor:
+    reductions and broadcasts give it to every rank, and collectives that only move data cut it into equal contiguous
+    parts.
 
     Parameters
     ----------
@@ -120,23 +123,21 @@ def _read_archive(path: Path, name: str) -> tuple[str, NDArray[Any]]:
 
 def _read_safetensors(path: Path, name: str) -> tuple[str, NDArray[Any]]:
     try:
-        from safetensors import SafetensorError, safe_open
+        safetensors: Any = import_module("safetensors")
     except ImportError:
         raise ValueError(
             f'data {path}: reading .safetensors needs one more package: pip install "collemu[data]"'
         ) from None
+    with contextlib.suppress(ImportError):
+        import_module("ml_dtypes")  # teaches NumPy bfloat16
     try:
-        import ml_dtypes  # noqa: F401  # pyright: ignore  # registers bfloat16 with NumPy, where it is installed
-    except ImportError:
-        pass
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = list(file.keys())
+        with safetensors.safe_open(path, framework="numpy") as file:
+            names = [str(each) for each in file.keys()]  # noqa: SIM118  # no mapping
             chosen = _choose(path, name, names) or (names[0] if names else "")
             if not chosen:
                 raise ValueError(f"data {path}: holds no array")
             return chosen, file.get_tensor(chosen)
-    except (SafetensorError, TypeError, AttributeError) as error:
+    except (safetensors.SafetensorError, TypeError, AttributeError) as error:
         raise ValueError(f"data {path}: cannot be read: {error}") from None
 
 

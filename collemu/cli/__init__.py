@@ -1,1 +1,1 @@
-"""The `collemu` command: one file a command, each with ``add_parser(subparsers)`` and ``run(arguments) -> exit code``."""
+"""The `collemu` command. One file a command, each with ``add_parser(subparsers)`` and ``run(arguments)``."""

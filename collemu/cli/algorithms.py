@@ -14,7 +14,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command and its flags."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "algorithms",
-        description="List the algorithms by collective, with the threads and messages of a rank and the operations of all.",
+        description="List the algorithms by collective, with their steps, messages and operations.",
     )
     parser.add_argument("--ranks", default=DEFAULT_RANKS, metavar="N", help=f"rank count (default {DEFAULT_RANKS})")
 
@@ -34,9 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
                 rows.append((collective, name, "-", "-", "-", str(error)))
                 continue
             depth = verify(schedule, slots=8).depth
-            text = (inspect.getdoc(BUILDERS[collective][name]) or "").split("\n")[0]
+            text = (inspect.getdoc(BUILDERS[collective][name]) or "").split("\n")[0].replace("``", "")
             rows.append((collective, name, depth, schedule.n_messages, len(schedule.ops), text))
     heading = ("collective", "algorithm", "steps", "messages", "operations", f"with {ranks} ranks")
     print("\n".join(lines_of(heading, rows, "<<>>><")))
-    print("\nsteps: messages on the longest chain that follow one another; messages and operations: of all ranks together")
+    print(
+        "\nsteps: messages on the longest chain that follow one another; messages and operations: of all ranks together"
+    )
     return 0

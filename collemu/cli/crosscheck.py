@@ -1,96 +1,28 @@
-"""``mpirun -n N collemu crosscheck``: each process is a chip; same bytes, same messages, times side by side."""
+"""``mpirun -n N collemu crosscheck``: real processes, one a chip, against the emulator."""
 
 import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collemu.cli import options
 
 if TYPE_CHECKING:
-    from collemu.ranks.crosscheck import Communicator, Trial, Verdict
+    from collemu.ranks.crosscheck import Communicator, Trial
 
 START = "mpirun -n 4 collemu crosscheck all_reduce"
-# Elements a rank when no size is given. 1 and 1001 leave chunks empty, or cut blocks and packets short; the last is an odd
-# number of about 1 MiB of float32 in all. This is enough to check bytes, and light enough for many ranks on few cores.
+# Elements a rank when no size is given. 1 and 1001 leave chunks empty, and cut blocks and packets short. The last is
+# an odd number of about 1 MiB of float32 in all: enough to check bytes, light enough for many ranks on few cores.
 SMALL_COUNTS = (1, 1001)
 LARGE_COUNT = 2**18 + 1
 
-COLUMNS = (
-    ("collective", "<15", ""),
-    ("algorithm", "<18", ""),
-    ("wire", "<14", ""),
-    ("dtype", "<9", ""),
-    ("op", "<5", ""),
-    ("root", ">5", ""),
-    ("size", ">11", "(B)"),
-    ("count", ">10", "(elements)"),
-    ("ranks", ">6", ""),
-    ("bytes", ">10", ""),
-    ("messages", ">9", ""),
-    ("log", ">10", ""),
-    ("mpi", ">10", ""),
-    ("model", ">11", "(us)"),
-    ("real", ">11", "(us)"),
-)
 
-
-@dataclass(frozen=True)
-class _Row:
-    point: options.Point
-    verdict: "Verdict"
-
-    def record(self) -> dict[str, Any]:
-        """One tidy row: what was run, then what came of it."""
-        point, verdict = self.point, self.verdict
-        return {
-            "system": point.system,
-            "collective": point.collective,
-            "algorithm": point.algorithm,
-            "wire": point.wire,
-            "dtype": point.dtype,
-            "op": point.op,
-            "root": point.root,
-            "size": point.size,
-            "count": point.count,
-            "ranks": point.ranks,
-            "bytes_identical": verdict.bytes_identical,
-            "messages": verdict.messages,
-            "messages_identical": verdict.messages_identical,
-            "mpi_identical": verdict.mpi_identical,
-            "model_us": verdict.model_s * 1e6,
-            "real_us": verdict.real_s * 1e6,
-            "mismatches": list(verdict.mismatches),
-        }
-
-    def lines(self) -> str:
-        """The row of the table, and below it what differs."""
-        record = self.record()
-        cells = [
-            *(
-                record[name]
-                for name in (
-                    "collective",
-                    "algorithm",
-                    "wire",
-                    "dtype",
-                    "op",
-                    "root",
-                    "size",
-                    "count",
-                    "ranks",
-                )
-            ),
-            _word(self.verdict.bytes_identical),
-            self.verdict.messages,
-            _word(self.verdict.messages_identical),
-            _word(self.verdict.mpi_identical),
-            f"{record['model_us']:.2f}",
-            f"{record['real_us']:.1f}",
-        ]
-        return "\n".join([_line(cells), *(f"    {mismatch}" for mismatch in self.verdict.mismatches)])
+class _Plan(NamedTuple):
+    points: "list[tuple[options.Point, Trial]]"
+    repeats: int
+    warmups: int
 
 
 def add_parser(subparsers: Any) -> None:
@@ -98,47 +30,35 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "crosscheck",
         help="real MPI processes run the same schedule: same bytes, same messages, times side by side",
-        description="Run a collective in real MPI processes, one a chip, and in the emulator, and compare: the output "
-        "bytes of every rank, the messages (who, to whom, in which order, how many bytes), and, where its result is exact "
-        "in any order, MPI's own collective. Exit code 1 if anything differs.",
+        description="Run a collective in real MPI processes, one a chip, and in the emulator, and compare: the "
+        "output bytes of every rank, the messages (who, to whom, in which order, how many bytes), and MPI's own "
+        "collective on data for which it is exact in any order. Exit code 1 if anything differs.",
         epilog=f"example: {START} --algorithm all --wire none,mxfp4",
-        conflict_handler="resolve",  # a few of the shared flags mean more, or something else by default
+        conflict_handler="resolve",  # some of the shared flags have other defaults here
     )
     options.add_collective_flags(parser, algorithm="all", ranks="the number of processes")
-    light = f"{', '.join(map(str, SMALL_COUNTS))} and {LARGE_COUNT} elements: enough to check bytes; bandwidth is not measured"
-    runs = parser.add_argument_group("what crosscheck does differently")
-    runs.add_argument("-b", "--minbytes", metavar="SIZE", help=f"smallest size (without -b and -e: {light})")
-    runs.add_argument("-e", "--maxbytes", metavar="SIZE", help="largest size (default: that of -b)")
-    runs.add_argument(
-        "-d",
-        "--datatype",
-        metavar="D",
-        help="dtypes (default float32, and int32 and int64 at the small sizes)",
-    )
-    runs.add_argument(
-        "-n",
-        "--iters",
-        default="3",
-        metavar="N",
-        help="timed runs, each compared; their median is printed (default 3)",
-    )
-    runs.add_argument(
-        "-w",
-        "--warmup_iters",
-        default="0",
-        metavar="N",
-        help="runs before, compared but not timed (default 0)",
-    )
-    runs.add_argument(
-        "--not-finite", action="store_true", help="put NaN and infinities among the float inputs"
-    )
-    runs.add_argument("--json", metavar="FILE", help="write header and rows as JSON")
-    runs.add_argument("--csv", metavar="FILE", help="write rows as CSV")
-    runs.add_argument("--verbose", action="store_true", help="say on stderr how MPI was set up")
+    counts = f"{', '.join(map(str, SMALL_COUNTS))} and {LARGE_COUNT}"
+    group = parser.add_argument_group("what crosscheck does differently")
+    add = group.add_argument
+    add("-b", "--minbytes", metavar="SIZE", help=f"smallest size (no -b, no -e: {counts} elements; bytes are checked)")
+    add("-e", "--maxbytes", metavar="SIZE", help="largest size (default: that of -b)")
+    add("-d", "--datatype", metavar="D", help="dtypes (default float32; int32 and int64 with wire none, small sizes)")
+    add("-n", "--iters", default="1", metavar="N", help="timed runs, each compared; prints their median (default 1)")
+    add("-w", "--warmup_iters", default="0", metavar="N", help="runs before, compared but not timed (default 0)")
+    add("--not-finite", action="store_true", help="put NaN and infinities among float inputs")
+    add("--json", metavar="FILE", help="write header and rows as JSON")
+    add("--csv", metavar="FILE", help="write rows as CSV")
+    add("--verbose", action="store_true", help="say on stderr how MPI was set up")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Cross-check every point; 0 all identical, 1 something differs, 2 bad input, decided alike in all processes."""
+    """Cross-check every point.
+
+    Returns
+    -------
+    int
+        0 all identical, 1 something differs, 2 bad input; the same in every process.
+    """
     from collemu.ranks.crosscheck import AgreedError
     from collemu.ranks.launch import abort, launched_rank
 
@@ -153,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     except BaseException as error:
         if arguments.debug:
             traceback.print_exc()
-        abort(comm, f"collemu crosscheck: rank {comm.rank} of {comm.size}: {type(error).__name__}: {error}")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        abort(comm, f"collemu crosscheck: rank {comm.rank} of {comm.size}: {reason}")
         raise
 
 
@@ -166,9 +87,7 @@ def _communicator(ranks: str | None) -> "Communicator":
     if not under_mpirun():
         if alone:
             return Alone()
-        raise ValueError(
-            f"crosscheck needs real processes: {START} (or --ranks 1 for one rank without messages)"
-        )
+        raise ValueError(f"real processes are needed: {START} (or --ranks 1, which sends nothing)")
     try:
         comm = start_mpi()
     except ValueError:
@@ -176,52 +95,58 @@ def _communicator(ranks: str | None) -> "Communicator":
             return Alone()
         raise
     if comm.size == 1 and not alone:
-        raise ValueError(
-            f"crosscheck has one process, and nothing to send: {START} (or --ranks 1 if that is meant)"
-        )
+        raise ValueError(f"one process sends nothing, start more: {START} (or --ranks 1 if that is meant)")
     if ranks is not None and ranks.strip() != str(comm.size):
-        raise ValueError(
-            f"--ranks {ranks}, but mpirun started {comm.size} processes: crosscheck runs one rank a process"
-        )
+        raise ValueError(f"--ranks {ranks}, but mpirun started {comm.size} processes; crosscheck runs one rank in each")
     return comm
 
 
 def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
+    from collemu.cli import crosscheck_table as table
     from collemu.ranks.crosscheck import agree, crosscheck, load_kernels
 
-    trials, repeats, warmups = agree(comm, lambda: _resolve(arguments, comm.size))
+    plan = agree(comm, lambda: _plan(arguments, comm.size))
     first = comm.rank == 0
+    header = table.header_of(comm)
     if first:
-        _print_header(trials, comm, arguments.verbose)
+        print(table.header_text(header), flush=True)
+        if arguments.verbose:
+            _tell_setup(header)
     load_kernels(comm)
-    rows: list[_Row] = []
-    for point, trial in trials:
-        verdict = crosscheck(comm, trial, repeats, warmups)
+    rows: list[table.Row] = []
+    for point, trial in plan.points:
+        if first and (not rows or rows[-1].point.system != point.system):
+            print(table.system_text(trial.system), flush=True)
+        verdict = crosscheck(comm, trial, plan.repeats, plan.warmups)
         if verdict is not None:
-            rows.append(_Row(point, verdict))
-            print(rows[-1].lines(), flush=True)
-    agree(comm, lambda: _write_files(rows, arguments) if first else None)
+            rows.append(table.Row(point, verdict))
+            print(rows[-1].text(), flush=True)
+
+    def write_files() -> None:
+        if first and arguments.json:
+            table.write_json(arguments.json, header, rows)
+        if first and arguments.csv:
+            table.write_csv(arguments.csv, rows)
+
+    agree(comm, write_files)
     if first:
-        _print_footer(rows)
-    differing = sum(not row.verdict.identical for row in rows)
-    return int(any(comm.allgather(differing)))
+        print(table.footer_text(rows), flush=True)
+    return int(any(comm.allgather(not all(row.verdict.identical for row in rows))))
 
 
-def _resolve(
-    arguments: argparse.Namespace, ranks: int
-) -> "tuple[list[tuple[options.Point, Trial]], int, int]":
-    """Points and what to run for each; pure, so that every process finds the same."""
+def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
+    """Points and what to run for each; every process finds the same."""
     from collemu import load_system
     from collemu.ranks.crosscheck import Trial
 
     repeats = options.whole(arguments.iters, "-n", least=1)
     warmups = options.whole(arguments.warmup_iters, "-w", least=0)
     points = _points(arguments, ranks)
-    systems = {name: load_system(name) for name in dict.fromkeys(point.system for point in points)}
-    schedules = {_schedule_key(point): point.schedule() for point in points}
+    systems = {name: load_system(name) for name in {point.system for point in points}}
+    schedules = {_lane(point): point.schedule() for point in {_lane(point): point for point in points}.values()}
     trials = [
         Trial(
-            schedule=schedules[_schedule_key(point)],
+            schedule=schedules[_lane(point)],
             system=systems[point.system],
             count=point.count,
             dtype=point.dtype,
@@ -232,120 +157,54 @@ def _resolve(
         )
         for point in points
     ]
-    return list(zip(points, trials, strict=True)), repeats, warmups
+    return _Plan(list(zip(points, trials, strict=True)), repeats, warmups)
 
 
-def _schedule_key(point: options.Point) -> tuple[str, str]:
-    return (point.collective, point.algorithm)
+def _lane(point: options.Point) -> tuple[str, str]:
+    return point.collective, point.algorithm
 
 
 def _points(arguments: argparse.Namespace, ranks: int) -> list[options.Point]:
+    """Points in the order of systems, collectives and algorithms."""
     given = dict(vars(arguments))
-    light = given["minbytes"] is None and given["maxbytes"] is None
+    sized = given["minbytes"] is not None or given["maxbytes"] is not None
     smallest = given["minbytes"] or given["maxbytes"] or "4"
     given |= {"minbytes": smallest, "maxbytes": given["maxbytes"] or smallest}
-    floats = dict(given, datatype=given["datatype"] or "float32")
-    points = _resolved(floats, ranks, (*SMALL_COUNTS, LARGE_COUNT) if light else None)
+    floats = given | {"datatype": given["datatype"] or "float32"}
+    points = _resolved(floats, ranks, None if sized else (*SMALL_COUNTS, LARGE_COUNT))
     if given["datatype"] is None and {"none", "all"} & set(given["wire"].split(",")):
-        integers = dict(given, datatype="int32,int64", wire="none")
-        points += _resolved(integers, ranks, SMALL_COUNTS if light else None)
-    order = list(dict.fromkeys(_schedule_key(point) for point in points))
-    return sorted(points, key=lambda point: order.index(_schedule_key(point)))
+        integers = given | {"datatype": "int32,int64", "wire": "none"}
+        points += _resolved(integers, ranks, None if sized else SMALL_COUNTS)
+    order = list(dict.fromkeys((point.system, _lane(point)) for point in points))
+    return sorted(points, key=lambda point: order.index((point.system, _lane(point))))
 
 
 def _resolved(given: dict[str, Any], ranks: int, counts: Sequence[int] | None) -> list[options.Point]:
-    """Points of the shared flags, at these counts if any are given in place of sizes."""
+    """Points of the shared flags, with these counts, if there are any, in place of sizes."""
     from collemu.dtypes import find_dtype
     from collemu.model.bandwidth import BLOCKWISE, size_bytes
 
     points = options.resolve_points(argparse.Namespace(**given), ranks)
-    for point in points:
-        if point.algorithm == options.AUTO:
-            raise ValueError("crosscheck needs algorithms by name; choose all, or see collemu algorithms")
+    if any(point.algorithm == options.AUTO for point in points):
+        raise ValueError("crosscheck runs algorithms by name; give all, or names that collemu algorithms lists")
     if counts is None:
         return points
-    result: list[options.Point] = []
-    for point in points:
-        for count in counts:
-            shared = ranks if count == LARGE_COUNT and point.collective in BLOCKWISE else 1
-            own = max(1, count // shared)
-            size = size_bytes(point.collective, ranks, own, find_dtype(point.dtype).item_bytes)
-            result.append(replace(point, count=own, size=size))
-    return result
+
+    def with_count(point: options.Point, count: int) -> options.Point:
+        blocks = ranks if count == LARGE_COUNT and point.collective in BLOCKWISE else 1
+        own = max(1, count // blocks)
+        size = size_bytes(point.collective, ranks, own, find_dtype(point.dtype).item_bytes)
+        return replace(point, count=own, size=size)
+
+    return [with_count(point, count) for point in points for count in counts]
 
 
-def _print_header(
-    trials: "Sequence[tuple[options.Point, Trial]]", comm: "Communicator", verbose: bool
-) -> None:
-    import platform
+def _tell_setup(header: dict[str, Any]) -> None:
+    from collemu.ranks.launch import WAIT_ASLEEP, short_of_cores
 
-    import numpy as np
-
-    import collemu
-    from collemu.ranks.launch import cores, library, oversubscribed
-
-    for system in {trial.system.name: trial.system for _, trial in trials}.values():
-        estimates = len(system.estimates())
-        print(
-            f"# system {system.name} {system.fingerprint}; {estimates} of its constants are estimates: collemu systems {system.name}"
-        )
-    print(
-        f"# collemu {collemu.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, {library(comm)}"
-    )
-    print(
-        f"# {comm.size} processes on {cores()} cores; real: median over runs of the slowest process here, which is no such chip"
-    )
-    print(
-        "# bytes: outputs of every rank; log: messages by connection and by thread; mpi: MPI's own collective (-: not exact)"
-    )
-    print(_line(["# " + COLUMNS[0][0], *(name for name, _, _ in COLUMNS[1:])]))
-    print(_line(["#", *(unit for _, _, unit in COLUMNS[1:])]), flush=True)
-    if verbose:
-        how = (
-            "MPIR_CVAR_ENABLE_HEAVY_YIELD=1: waiting processes sleep"
-            if oversubscribed()
-            else "no settings changed"
-        )
-        print(
-            f"collemu crosscheck: {comm.size} processes, {cores()} cores, {library(comm)}; {how}",
-            file=sys.stderr,
-        )
-
-
-def _print_footer(rows: Sequence[_Row]) -> None:
-    verdicts = [row.verdict for row in rows]
-    asked = [verdict for verdict in verdicts if verdict.mpi_identical is not None]
-    messages = sum(verdict.messages for verdict in verdicts)
-    differing = sum(not verdict.identical for verdict in verdicts)
-    print(
-        f"# {len(rows)} points, {messages} messages, {len(asked)} points with MPI's own collective: "
-        + (f"{differing} points DIFFER" if differing else "all identical")
-    )
-
-
-def _write_files(rows: Sequence[_Row], arguments: argparse.Namespace) -> None:
-    import csv
-    import json
-
-    records = [row.record() for row in rows]
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "results": records}, file, indent=1)
-    if arguments.csv:
-        with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows(record | {"mismatches": "; ".join(record["mismatches"])} for record in records)
-
-
-def _word(identical: bool | None) -> str:
-    return "-" if identical is None else "identical" if identical else "DIFFERENT"
-
-
-def _line(cells: Sequence[object]) -> str:
-    return " ".join(
-        f"{cell!s:{layout}}" for cell, (_, layout, _) in zip(cells, COLUMNS, strict=True)
-    ).rstrip()
+    how = f"{WAIT_ASLEEP}=1, so that waiting processes sleep" if short_of_cores() else "MPI's own defaults"
+    setup = "{processes} processes, {cores} cores, {mpi}".format(**header)
+    print(f"collemu crosscheck: {setup}; {how}", file=sys.stderr, flush=True)
 
 
 def _refuse(error: Exception, rank: int, debug: bool) -> int:

@@ -56,18 +56,19 @@ def _element_row(element: "ElementFormat") -> tuple[object, ...]:
 
 
 def _block_row(block: "BlockFormat") -> tuple[object, ...]:
-    scale = block.scale.name + (" and a float32 a message" if block.has_tensor_scale else "")
+    scale = block.scale.name + (" and a float32 a chunk" if block.has_tensor_scale else "")
     return (block.name, block.element.name, scale, block.block, f"{float(block.bits_per_element):g}")
 
 
 def _element_lines(element: "ElementFormat") -> list[str]:
-    nan = "NaN" if element.has_nan else "none: encoding a NaN is an error"
+    nan = "yes" if element.has_nan else "none: encoding a NaN is an error"
+    sign, exponent, mantissa = int(element.has_sign), element.exponent_bits, element.mantissa_bits
+    infinity, negative_zero = ("yes" if has else "no" for has in (element.has_infinity, element.has_negative_zero))
     lines = [
         f"{element.name}: {element.source}",
-        f"bits {element.bits} (exponent {element.exponent_bits}, mantissa {element.mantissa_bits}, "
-        f"sign {int(element.has_sign)}), exponent bias {element.bias}",
+        f"{element.bits} bits: sign {sign}, exponent {exponent} with bias {element.bias}, mantissa {mantissa}",
         f"max {element.max:.8g}, min normal {element.min_normal:.8g}, min subnormal {element.min_subnormal:.8g}",
-        f"infinity: {'yes' if element.has_infinity else 'no'}; NaN: {nan}; -0: {'yes' if element.has_negative_zero else 'no'}",
+        f"infinity: {infinity}; NaN: {nan}; -0: {negative_zero}",
     ]
     return lines + (["", *_code_table(element)] if element.bits <= LARGEST_TABLE else [])
 
@@ -85,13 +86,13 @@ def _code_table(element: "ElementFormat") -> list[str]:
 
 
 def _block_lines(block: "BlockFormat") -> list[str]:
-    tensor_scale = "one float32 a message, little-endian, after the scales" if block.has_tensor_scale else "none"
+    tensor_scale = "one float32 a chunk, little-endian, after the scales" if block.has_tensor_scale else "none"
     return [
         f"{block.name}: {block.source}",
-        f"elements {block.element.name} (max {block.element.max:g}), {block.block} share a scale in {block.scale.name}",
+        f"elements: {block.element.name} (max {block.element.max:g}); {block.block} share one {block.scale.name} scale",
         f"tensor scale: {tensor_scale}",
-        f"{float(block.bits_per_element):g} bits an element on the wire: codes first, then scales; a short last block sends "
-        "only its elements",
-        f"scale modes: {', '.join(block.scale_modes)} (default {block.scale_modes[0]}); a NaN or infinity makes its block NaN",
+        f"on the wire: {float(block.bits_per_element):g} bits an element; codes, then scales, no padding",
+        f"scale modes: {', '.join(block.scale_modes)} (default {block.scale_modes[0]})",
+        "NaN policy: a NaN or an infinity makes its whole block NaN",
         f"codes: collemu formats {block.element.name}",
     ]

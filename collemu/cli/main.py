@@ -45,7 +45,9 @@ def one_line(text: object) -> str:
 
 def build_parser(chosen: str | None = None) -> Parser:
     """The parser of all commands; only the chosen one is imported and has its flags."""
-    parser = Parser(prog="collemu", description="What a quantised collective will do, on a fabric that you do not have yet.")
+    parser = Parser(
+        prog="collemu", description="What a quantised collective will do, on a fabric that you do not have yet."
+    )
     parser.add_argument("--version", action="version", version=f"collemu {collemu.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name, text in COMMANDS.items():

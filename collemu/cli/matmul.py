@@ -18,8 +18,8 @@ def add_parser(subparsers: Any) -> None:
     """Add the command and its flags."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "matmul",
-        description="Multiply two random (normal) matrices in quantised formats under a named accumulation model, and print the "
-        "error against float64: relative Frobenius norm of the difference, and the element that is furthest off.",
+        description="Multiply two random (normal) matrices in quantised formats under a named accumulation model, and "
+        "print the error against float64: relative Frobenius norm of the difference, and the element furthest off.",
     )
     parser.add_argument("-m", default="128", metavar="M", help="rows of A (default 128)")
     parser.add_argument("-n", default="128", metavar="N", help="columns of B (default 128)")
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"-m {m} -n {n} -k {k} are {m * n * k} products; give at most {MOST_PRODUCTS}")
     random = np.random.default_rng(options.whole(arguments.seed, "--seed", least=0))
     a, b = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
-    error = product_error(a, b, arguments.a, arguments.b, arguments.accumulate)
-    print(f"# {m} x {k} times {k} x {n}, normal random numbers, seed {arguments.seed}; against float64 of the same matrices")
+    error, _ = product_error(a, b, arguments.a, arguments.b, arguments.accumulate)
+    print(f"# {m} x {k} times {k} x {n}, normal random numbers, seed {arguments.seed}; error against float64")
     rows = [
         (arguments.a, arguments.b, arguments.accumulate, f"{error.relative:.3g}", f"{error.largest:.3g}", error.worst)
     ]
@@ -60,7 +60,7 @@ class ProductError:
 
 def product_error(
     a: "NDArray[np.float32]", b: "NDArray[np.float32]", a_format: str, b_format: str, accumulate: str
-) -> ProductError:
+) -> "tuple[ProductError, NDArray[np.float32]]":
     """Quantise two matrices along k, multiply them, and compare with the float64 product of the originals.
 
     Parameters
@@ -70,19 +70,25 @@ def product_error(
         A block format, an element format, or ``none``.
     accumulate : str
         As `collemu.matmul` takes it.
+
+    Returns
+    -------
+    error : ProductError
+    product : float32 array (M, N)
     """
     import numpy as np
 
     from collemu import matmul
 
-    got = matmul(_operand(a, a_format, -1), _operand(b, b_format, 0), accumulate=accumulate).astype(np.float64)
+    product = matmul(_operand(a, a_format, -1), _operand(b, b_format, 0), accumulate=accumulate)
+    got = product.astype(np.float64)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     error = np.abs(got - exact)
     row, column = (int(place) for place in np.unravel_index(int(error.argmax()), error.shape))
     worst = f"[{row}, {column}]: {got[row, column]:.6g}, exactly {exact[row, column]:.6g}"
     norm = float(np.linalg.norm(exact))
     relative = float(np.linalg.norm(error)) / norm if norm else float(np.linalg.norm(error))
-    return ProductError(relative, float(error.max()), worst)
+    return ProductError(relative, float(error.max()), worst), product
 
 
 def _operand(matrix: "NDArray[np.float32]", name: str, axis: int) -> Any:

@@ -1,7 +1,7 @@
 """Flags that commands share, and the points that they span.
 
-The letters mean what they mean in nccl-tests. A *point* is one line of a table: one collective with one algorithm, rank count,
-dtype, wire format, operator and size on one system.
+The letters mean what they mean in nccl-tests. A *point* is one line of a table: one collective with one algorithm,
+rank count, dtype, wire format, operator and size on one system.
 """
 
 import argparse
@@ -106,13 +106,21 @@ def add_collective_flags(
     what.add_argument("-d", "--datatype", default="float32", metavar="D", help="dtypes (default float32)")
     what.add_argument("-o", "--op", default="sum", metavar="OP", help="sum, prod, min, max, avg (default sum)")
     what.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
-    what.add_argument("--algorithm", default=algorithm, metavar="A", help=f"see collemu algorithms (default {algorithm})")
+    what.add_argument(
+        "--algorithm", default=algorithm, metavar="A", help=f"see collemu algorithms (default {algorithm})"
+    )
     what.add_argument("--wire", default="none", metavar="F", help="formats on the wire; none: the dtype (default none)")
     what.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {ranks})")
-    what.add_argument("--system", default=DEFAULT_SYSTEM, metavar="S", help=f"or a .toml file (default {DEFAULT_SYSTEM})")
+    what.add_argument(
+        "--system", default=DEFAULT_SYSTEM, metavar="S", help=f"or a .toml file (default {DEFAULT_SYSTEM})"
+    )
     what.add_argument("--channels", default="1", metavar="N", help="independent lanes of an algorithm (default 1)")
-    what.add_argument("--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)")
-    what.add_argument("--protocol", default=AUTO, metavar="P", help="auto, dma, simple, ll, ll128 (default the system's)")
+    what.add_argument(
+        "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
+    )
+    what.add_argument(
+        "--protocol", default=AUTO, metavar="P", help="auto, dma, simple, ll, ll128 (default the system's)"
+    )
     what.add_argument("--fidelity", default=AUTO, metavar="F", help="auto or packet (default auto)")
     for flags, default in ((("-n", "--iters"), 20), (("-w", "--warmup_iters"), 1)):
         text = "accepted as nccl-tests does; emulation is deterministic, so one run is all"

@@ -4,10 +4,10 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from collemu.cli import options
 from collemu.cli.options import AUTO, Point
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 ROOTED = ("broadcast", "reduce")
 
 DESCRIPTION = """\
-Emulate a collective and print nccl-tests' table: time in microseconds, bandwidths in decimal GB/s. To its right stand the
-algorithm that ran, the bytes of all wire images, the time below which no schedule can end, and the share of the time for
+Emulate a collective and print nccl-tests' table: time in microseconds, bandwidths in decimal GB/s. To its right stand
+the algorithm that ran, the bytes of all wire images, the time below which no schedule can end, and the share of the
+time for
 which the busiest link was sending. Exit code 1 if an element came out wrong."""
 
 EPILOG = """\
@@ -50,9 +51,11 @@ def add_parser(subparsers: Any) -> None:
     output.add_argument(
         "--data",
         metavar="FILE[:NAME]",
-        help=".npy, .npz or .safetensors: your tensors instead of sizes; adds the error that the wire format does to them",
+        help=".npy, .npz or .safetensors: your tensors instead of sizes; adds the wire format's error to the table",
     )
-    output.add_argument("--json", metavar="FILE", help="also write nccl-tests' JSON with the added columns; - for stdout")
+    output.add_argument(
+        "--json", metavar="FILE", help="also write nccl-tests' JSON with the added columns; - for stdout"
+    )
     output.add_argument("--csv", metavar="FILE", help="also write one tidy row a point; - for stdout")
 
 
@@ -83,6 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
         if csv_file:
             nccl_tests.write_csv(csv_file, report.rows)
     return 1 if nccl_tests.total_wrong(report.rows) else 0
+
+
+class _Numbers(TypedDict):
+    dtype: str
+    op: str
+    wire: str
+    protocol: str
 
 
 def measure(
@@ -120,15 +130,15 @@ def measure(
         point = dataclasses.replace(point, count=data.shape[1] // regions)
         notes.append(f"data {tensor.origin}: {how}")
     point = _settled(point, system)
-    schedule = build(
-        point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks
-    )
-    numbers = {"dtype": point.dtype, "op": point.op, "wire": point.wire, "protocol": point.protocol}
+    schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+    numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "wire": point.wire, "protocol": point.protocol}
     outcome = check_outputs(schedule, system, count=point.count, full=check > 1, **numbers) if check else None
     if outcome and not outcome.exact:
         notes.append(f"#wrong of {point.op} over wire {point.wire} allows the roundings of its formats")
     if outcome and outcome.count != point.count:
-        notes.append("#wrong of large sizes is counted at a smaller count with the same remainder; -c 2 checks all of it")
+        notes.append(
+            "#wrong of large sizes is counted at a smaller count with the same remainder; -c 2 checks all of it"
+        )
     if outcome and outcome.count == point.count and data is None:
         result = outcome.result
     else:
@@ -209,9 +219,11 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
 
 def _errors(point: Point, data: Any, result: "Result") -> dict[str, Any]:
     """How far the outputs are from what exact arithmetic gives; None for a difference that is no number."""
+    import numpy as np
+
     from collemu.reference import difference
 
-    relative, largest = difference(point.collective, data, result.outputs, point.op, point.root)
+    relative, largest = difference(point.collective, data, np.asarray(result.outputs), point.op, point.root)
     return {
         "relative_error": relative if math.isfinite(relative) else None,
         "max_abs_error": largest if math.isfinite(largest) else None,
@@ -278,13 +290,13 @@ def banner(result: "Result") -> list[str]:
         f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']}",
         f"# system {header['system']} fingerprint {header['system_fingerprint']} fidelity {header['fidelity']}",
         f"# recipe accumulate {header['accumulate']} round_own {str(header['round_own']).lower()}",
-        f"# estimates: {estimates} constants, see collemu systems {header['system']}" if estimates else "# no estimates",
+        f"# estimates: {estimates} constants, see collemu systems {header['system']}",
     ]
 
 
 @contextmanager
-def _open(name: str | None) -> "Iterator[TextIO | None]":
-    """A file to write, stdout for ``-``, or None. It is opened before anything runs, so that a bad path fails at once."""
+def _open(name: str | None) -> Generator[TextIO | None]:
+    """A file to write, stdout for ``-``, or None; opened before anything runs, so that a bad path fails at once."""
     if name is None or name == "-":
         yield sys.stdout if name else None
         return

@@ -13,9 +13,11 @@ def add_parser(subparsers: Any) -> None:
     """Add the command and its flags."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "systems",
-        description="List the systems; with a name or a .toml file, every number of it with unit, source and confidence.",
+        description="List the systems; with a name or a .toml file, every number with unit, source and confidence.",
     )
-    parser.add_argument("system", nargs="?", metavar="NAME|FILE", help="a system of the catalogue, or your own .toml file")
+    parser.add_argument(
+        "system", nargs="?", metavar="NAME|FILE", help="a system of the catalogue, or your own .toml file"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,7 +27,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.system is None:
         found = [load_system(name) for name in systems()]
         rows = [
-            (each.name, each.domain.chips, quantity(each.chip_bytes_per_s, "bytes/s"), len(each.estimates()), each.title)
+            (
+                each.name,
+                each.domain.chips,
+                quantity(each.chip_bytes_per_s, "bytes/s"),
+                len(each.estimates()),
+                each.title,
+            )
             for each in found
         ]
         print("\n".join(lines_of(("name", "chips", "rate a chip, one way", "estimates", "title"), rows, "<>>><")))
@@ -52,7 +60,7 @@ def _described(system: "System") -> list[str]:
     return [
         f"{system.name}: {system.title}",
         *([f"status: {system.status}"] if system.status else []),
-        f"fingerprint {system.fingerprint}; default protocol {system.default_protocol}; "
+        f"fingerprint {system.fingerprint}; default protocol {system.default_protocol}",
         f"{estimates} of {len(numbers)} numbers are estimates",
         "",
         *lines_of(("number", "value", "confidence", "source", "note"), numbers, "<><<<"),

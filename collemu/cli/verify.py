@@ -16,15 +16,19 @@ def add_parser(subparsers: Any) -> None:
     """Add the command and its flags."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "verify",
-        description="Prove that an algorithm's schedule does what its collective says, contribution by contribution, and runs "
-        "to its end without deadlock or race. Exit code 1, with rank, thread, step and chunk, if it does not.",
+        description="Prove that an algorithm's schedule does what its collective says, contribution by contribution, "
+        "and runs to its end without deadlock or race. Exit code 1, with rank, thread, step and chunk, if it does not.",
     )
     parser.add_argument("algorithm", metavar="ALGORITHM", help="comma list, or all (see collemu algorithms)")
-    parser.add_argument("--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)")
+    parser.add_argument(
+        "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"
+    )
     parser.add_argument("--ranks", default=DEFAULT_RANKS, metavar="N", help=f"also A-B (default {DEFAULT_RANKS})")
     parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
     parser.add_argument("--channels", default="1", metavar="N", help="independent lanes (default 1)")
-    parser.add_argument("--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)")
+    parser.add_argument(
+        "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
+    )
     parser.add_argument("--slots", default="2", metavar="N", help="FIFO slots of a connection (default 2)")
 
 
@@ -46,9 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             faults: list[str] = []
             for ranks in rank_counts:
                 progress.step(f"{collective} {algorithm} {ranks} ranks")
-                schedule = build_schedule(
-                    collective, algorithm, ranks, root=root, channels=channels, chunks=chunks
-                )
+                schedule = build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
                 try:
                     report = verify(schedule, slots=slots)
                 except ScheduleError as error:

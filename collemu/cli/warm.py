@@ -4,15 +4,18 @@ import argparse
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+OLDER_S = 24 * 3600
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the command and its flags."""
     subparsers.add_parser(
         "warm",
-        description="Compile all kernels into the cache (a minute or two once; seconds when they are there), by running tiny "
-        "cases of everything, and remove the compiled kernels of older sources.",
+        description="Compile all kernels into the cache (a minute or two once, seconds when they are there) by running "
+        "tiny cases of everything, and remove the compiled kernels of older sources.",
     )
 
 
@@ -21,25 +24,38 @@ def run(arguments: argparse.Namespace) -> int:
     from collemu_kernels import _jit
 
     if _jit.PLAIN_PYTHON:
-        raise ValueError("kernels run as plain Python (COLLEMU_PLAIN_PYTHON or NUMBA_DISABLE_JIT is set): nothing to compile")
+        raise ValueError(
+            "kernels run as plain Python (COLLEMU_PLAIN_PYTHON or NUMBA_DISABLE_JIT is set): nothing to compile"
+        )
     start = time.monotonic()
     for text, case in CASES:
         print(f"compiling: {text}", file=sys.stderr)
         case()
-    removed = remove_older_caches()
-    print(f"kernels are ready in {_jit.cache_directory()} ({time.monotonic() - start:.1f} s, {removed} older caches removed)")
+    removed = remove_older_caches(_jit.cache_directory())
+    seconds = time.monotonic() - start
+    print(f"kernels are ready in {_jit.cache_directory()} ({seconds:.1f} s, {removed} older caches removed)")
     return 0
 
 
-def remove_older_caches() -> int:
-    """Remove the compiled kernels of other sources beside the current ones; how many there were."""
-    from collemu_kernels import _jit
+def remove_older_caches(current: Path) -> int:
+    """Remove the caches beside the current one that nothing was compiled into for a day; how many there were.
 
-    current = _jit.cache_directory()
-    older = [folder for folder in current.parent.iterdir() if folder.is_dir() and folder != current]
+    A day, because another checkout or environment on this machine may be at work with sources of its own.
+    """
+    limit = time.time() - OLDER_S
+    older = [
+        folder
+        for folder in current.parent.iterdir()
+        if folder.is_dir() and folder != current and last_written(folder) < limit
+    ]
     for folder in older:
         shutil.rmtree(folder, ignore_errors=True)
     return len(older)
+
+
+def last_written(folder: Path) -> float:
+    """Latest modification time in a folder, in seconds since the epoch."""
+    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
 
 
 def _times() -> None:

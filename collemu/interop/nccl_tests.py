@@ -1,7 +1,7 @@
 """nccl-tests' table and JSON, and tidy CSV, from one record a line.
 
-Times are microseconds, bandwidths decimal GB/s. Emulation has no difference between in place and out of place, so one set of
-columns stands for both. What nccl-tests lacks stands to the right of its columns.
+Times are microseconds, bandwidths decimal GB/s. Emulation has no difference between in place and out of place, so one
+set of columns stands for both. What nccl-tests lacks stands to the right of its columns.
 """
 
 import csv
@@ -115,7 +115,8 @@ class Table:
 
     def heading(self) -> list[str]:
         """Lines above the rows; they begin with ``#``."""
-        lines = (self._line([column[part] for column in self._columns]) for part in (0, 1))
+        titles, units, _ = zip(*self._columns, strict=True)
+        lines = (self._line(titles), self._line(units))
         return ["#" + line[1:] for line in lines]
 
     def row(self, row: Row) -> str:

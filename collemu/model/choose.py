@@ -29,9 +29,9 @@ def choose_algorithm(
 ) -> str:
     """Name of the built-in algorithm with the least estimated time; the first of the table among equals.
 
-    The estimate is the emulated time of one element a chunk, which is all latency, plus what the wire bytes of the busiest port,
-    or the endpoint's work of the busiest thread, take by themselves. It leaves out contention and is not a prediction: what it
-    chooses is emulated afterwards.
+    The estimate is the emulated time of one element a chunk, which is all latency, plus what the wire bytes of the
+    busiest port, or the endpoint's work of the busiest thread, take by themselves. It leaves out contention and is
+    not a prediction: what it chooses is emulated afterwards.
 
     Raises
     ------
@@ -56,18 +56,14 @@ def choose_algorithm(
 
 
 @lru_cache(maxsize=64)
-def _schedule(
-    collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None
-) -> Schedule:
+def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None) -> Schedule:
     return build_schedule(collective, name, ranks, root=root, channels=channels, chunks=chunks)
 
 
 @lru_cache(maxsize=256)
 def _latency_s(schedule: Schedule, system: System, dtype: str, op: str, wire: str, protocol: str) -> float:
     smallest = max(schedule.region_chunks, 1)
-    result = emulate(
-        schedule, system, count=smallest, dtype=dtype, op=op, wire=wire, protocol=protocol, timeline=False
-    )
+    result = emulate(schedule, system, count=smallest, dtype=dtype, op=op, wire=wire, protocol=protocol, timeline=False)
     return result.time_s
 
 

@@ -12,9 +12,9 @@ INTEGERS = "integers"  # small: every sum is exact in any order, so that MPI's o
 
 PERIOD = 16381  # after so many the numbers repeat; a prime, so that no chunk or block looks like another
 
-# Of floats every 13th number is one of these: signed zeros, the smallest and a middling subnormal, large and small.
+# Of floats every 13th number is one of these: signed zeros, subnormals, large, small.
 ODD_FLOATS = np.array([-0.0, 0.0, 1e-45, -1e-40, 3e30, -1e-30, 448.0, 6.0, 0.5])
-# A sum of infinities of both signs, and a product of zero and infinity, are NaN with a sign that the processor chooses.
+# One infinity only: the NaN of inf - inf, or of 0 * inf, has a sign of the processor's choice.
 NOT_FINITE = np.array([np.nan, np.inf])
 
 

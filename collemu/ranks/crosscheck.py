@@ -1,4 +1,4 @@
-"""Compare real processes with the emulator: the bytes of every rank, the messages, and MPI's own collective."""
+"""Compare real processes with the emulator: bytes of every rank, messages, and MPI's own collective."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -145,7 +145,7 @@ def agree(comm: Communicator, work: Callable[[], Done]) -> Done:
 
 
 def load_kernels(comm: Communicator) -> None:
-    """Load the kernels, or compile them, once: the other processes wait, and load what the first has left in the cache."""
+    """Compile the kernels once: the other processes wait, and load what the first has left in the cache."""
     if comm.rank == 0:
         _run_alone()
     comm.Barrier()
@@ -168,14 +168,12 @@ def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
     if not len(differing):
         return None
     first = int(differing[0])
-    return (
-        f"first differing byte {first} of {len(got)}: expected 0x{expected[first]:02x}, got 0x{got[first]:02x} "
-        f"({len(differing)} differ)"
-    )
+    values = f"expected 0x{expected[first]:02x}, got 0x{got[first]:02x}"
+    return f"first differing byte {first} of {len(got)}: {values} ({len(differing)} differ)"
 
 
 def _fills(trial: Trial) -> tuple[str, ...]:
-    """What to fill the input with: hard values, and small integers where MPI's own reduction is exact on them."""
+    """What to fill the input with: hard values, and small integers where those make MPI's reduction exact."""
     return (VALUES, INTEGERS) if _asks_mpi(trial, INTEGERS) and not _asks_mpi(trial, VALUES) else (VALUES,)
 
 
@@ -233,9 +231,7 @@ def _payload(trial: Trial) -> Payload:
 
 def _input(trial: Trial, rank: int, fill: str) -> NDArray[Any]:
     elements = input_elements(trial.schedule, trial.count)
-    return contribution(
-        find_dtype(trial.dtype), elements, rank, op=trial.op, fill=fill, not_finite=trial.not_finite
-    )
+    return contribution(find_dtype(trial.dtype), elements, rank, op=trial.op, fill=fill, not_finite=trial.not_finite)
 
 
 def _emulate(trial: Trial, fill: str) -> Result:
@@ -275,8 +271,9 @@ def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmu
         log = log or first_difference(expected_log, seen, schedule)
         if counts:
             output = output or first_differing_byte(expected_output, part.output())
-    asks = _asks_mpi(trial, fill) and not isinstance(comm, Alone)
-    if asks:
+    asked = False
+    if not isinstance(comm, Alone) and _asks_mpi(trial, fill):
+        asked = True
         dtype, root = part.payload.dtype, schedule.root
         theirs = mpi_output(comm, schedule.collective, part.input, dtype, op=trial.op, root=root)
         opinion = first_differing_byte(theirs.view(np.uint8), part.output()) if counts else None
@@ -284,7 +281,7 @@ def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmu
     findings = comm.gather(_Finding(statistics.median(times[warmups:]), sent, output, log, opinion))
     if findings is None or result is None:
         return None
-    return _verdict(findings, result.time_s, asks)
+    return _verdict(findings, result.time_s, asked)
 
 
 def _verdict(findings: Sequence[_Finding], model_s: float, asked: bool) -> Verdict:

@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 
 import numpy as np
-from collemu_kernels.dataplane import DataPlane, move
+from collemu_kernels import dataplane
 
 from collemu.lower import NONE, Lowered
 from collemu.ranks.message_log import ENTRY, RECEIVED, SENT, Log
@@ -17,8 +17,8 @@ class Execution:
 
     An operation runs when the one before it in its thread and its dependency have finished, its message has
     arrived, and the FIFO slot that it sends from is free. Receives are posted ahead, one into each slot of a
-    connection, and again when the operation that emptied the slot has finished. These are the emulator's rules,
-    so the bytes are the same in whatever order messages come.
+    connection, and again when the operation that emptied the slot has finished. These are the emulator's rules, so
+    the bytes are the same in whatever order messages come.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Execution:
         Transfers that can be under way at once: what the transport must have room for.
     """
 
-    def __init__(self, lowered: Lowered, plane: DataPlane, rank: int, slots: int) -> None:
+    def __init__(self, lowered: Lowered, plane: dataplane.DataPlane, rank: int, slots: int) -> None:
         self._plane = plane
         self._schedule = lowered.schedule
         self._slots = slots
@@ -94,9 +94,10 @@ class Execution:
         operation = self._ready.popleft()
         number = self._first + operation
         received, sent = self._received[operation], self._sent[operation]
-        if move(self._plane, number, received, sent) != 0:
+        status = dataplane.move(self._plane, number, received, sent)  # pyright: ignore[reportUnknownMemberType]
+        if status != 0:
             place = self._schedule.describe(number)
-            raise ValueError(f"{place}: a value on the wire has no code in the wire format")
+            raise RuntimeError(f"{place}: a value on the wire has no code in the wire format")
         self._left -= 1
         if received != NONE:
             self._log_received(self._incoming[received])

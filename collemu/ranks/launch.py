@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import which
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from collemu.ranks.alone import Alone
@@ -18,6 +20,7 @@ SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 LOCAL_SIZE_NAMES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", *SIZE_NAMES)
 
+WAIT_ASLEEP = "MPIR_CVAR_ENABLE_HEAVY_YIELD"
 INSTALL = 'pip install "collemu[mpich]"'
 
 
@@ -36,9 +39,9 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int | None:
     return _number(environment, SIZE_NAMES, None)
 
 
-def oversubscribed(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether more processes were started on this machine than it has cores for them."""
-    return _number(environment, LOCAL_SIZE_NAMES, 1) > cores()
+def short_of_cores(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the processes on this machine leave no core for anything else."""
+    return _number(environment, LOCAL_SIZE_NAMES, 1) >= cores()
 
 
 def cores() -> int:
@@ -49,26 +52,29 @@ def cores() -> int:
 def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
     """Start MPI and return a communicator of all processes, for nobody else.
 
-    Where there are more processes than cores, MPICH is told to sleep while it waits: without that a waiting process keeps a core
-    for milliseconds from the one that it waits for. The setting counts only before MPI starts.
+    Where processes fill the cores, MPICH is told to sleep while it waits: otherwise a waiting process keeps a
+    core for milliseconds from the one that it waits for. The setting counts only before MPI starts.
 
     Raises
     ------
     ValueError
         If MPI is not installed, or belongs to another launcher than the one that started the processes.
     """
-    if oversubscribed(environment):
-        os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+    if short_of_cores(environment):
+        os.environ.setdefault(WAIT_ASLEEP, "1")
     try:
-        from mpi4py import MPI
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of a foreign launcher: said below in our words
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"cannot load MPI ({reason}); install it with: {INSTALL}") from None
     size = launched_size(environment)
     if size is not None and size != MPI.COMM_WORLD.size:
+        mpirun = mpirun_here() or "the mpirun of that library"
         raise ValueError(
-            f"mpirun started {size} processes, but the MPI library sees {MPI.COMM_WORLD.size} in each: mpirun belongs to "
-            f"another; start with {mpirun_here() or 'the mpirun of that library'}"
+            f"mpirun started {size} processes, but each sees {MPI.COMM_WORLD.size}: mpirun belongs to another MPI "
+            f"than the one that is loaded; start with {mpirun}"
         )
     return MPI.COMM_WORLD.Dup()
 
@@ -84,11 +90,17 @@ def library(comm: "MPI.Intracomm | Alone") -> str:
 
 
 def abort(comm: "MPI.Intracomm | Alone", reason: str) -> None:
-    """End all processes of a communicator: the others may wait for this one for ever. Returns only without MPI."""
-    if not isinstance(comm, Alone):
-        print(reason, file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        comm.Abort(1)
+    """End all processes, as the others may wait for this one for ever. Returns only where there are no others.
+
+    What goes wrong in all processes is said by the first: the others give it time to end them.
+    """
+    if isinstance(comm, Alone):
+        return
+    if comm.rank != 0:
+        sleep(0.3)
+    print(reason, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    comm.Abort(1)
 
 
 def mpirun_here() -> Path | None:
@@ -100,9 +112,7 @@ def mpirun_here() -> Path | None:
     return Path(found) if found else None
 
 
-def run_under_mpi(
-    ranks: int, arguments: Sequence[str], timeout: float = 120.0
-) -> "subprocess.CompletedProcess[str]":
+def run_under_mpi(ranks: int, arguments: Sequence[str], timeout: float = 120.0) -> "subprocess.CompletedProcess[str]":
     """Run ``python ARGUMENTS`` in a number of MPI processes and wait for them.
 
     Parameters
@@ -139,7 +149,7 @@ def run_under_mpi(
         errors="replace",
     )
     try:
-        # the launcher ends its processes at its own time-out; ours comes a little later and is for a launcher that hangs
+        # the launcher has the same time-out; waiting a little longer is for a launcher that hangs
         stdout, stderr = process.communicate(timeout=timeout + 5)
     except subprocess.TimeoutExpired:
         process.terminate()  # the launcher passes it on to its processes, which a kill would leave behind
@@ -149,13 +159,11 @@ def run_under_mpi(
 
 
 def _belongs_to_a_launch(name: str) -> bool:
-    return name in (*SIZE_NAMES, *RANK_NAMES, *LOCAL_SIZE_NAMES) or name.startswith(
-        ("PMI_", "PMIX_", "HYDI_")
-    )
+    return name in (*SIZE_NAMES, *RANK_NAMES, *LOCAL_SIZE_NAMES) or name.startswith(("PMI_", "PMIX_", "HYDI_"))
 
 
 def _permissions() -> dict[str, str]:
-    """What Open MPI needs to start more processes than cores, and to run in a container as root; MPICH ignores it."""
+    """What Open MPI needs to start more processes than cores, and to run as root in a container."""
     allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     if hasattr(os, "getuid") and os.getuid() == 0:
         allowed |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -11,8 +11,8 @@ from collemu.timeline import Timeline
 RECEIVED = 0
 SENT = 1
 
-#: One message at one of its ends, in the order in which operations took and gave them: ``peer`` is the other end,
-#: ``number`` counts the messages of a connection from 0, ``operation`` is the one that received or sent it.
+#: One message at one of its ends: ``peer`` is the other end, ``number`` counts the messages of a connection from 0,
+#: ``operation`` is the one that received or sent it. A log is in the order in which operations ran.
 ENTRY = np.dtype(
     [
         ("direction", "<i4"),
@@ -48,8 +48,9 @@ def emulated_log(timeline: Timeline, rank: int) -> Log:
 def first_difference(expected: Log, seen: Log, schedule: Schedule) -> str | None:
     """Say where two logs of a rank part, or None.
 
-    Which of two unrelated messages comes first is a matter of time, and differs. What the schedule fixes must be the same: on each
-    connection every message, in order, with its bytes; and in each thread the order of its messages.
+    Which of two unrelated messages comes first is a matter of time, and differs. What the schedule fixes must be
+    the same: on each connection every message, in order, with its bytes; and in each thread the order of its
+    messages.
     """
     for lane, keys in (
         ("connection", ("direction", "peer", "channel")),
@@ -60,7 +61,8 @@ def first_difference(expected: Log, seen: Log, schedule: Schedule) -> str | None
         different = np.flatnonzero(wanted[:common] != had[:common])
         place = int(different[0]) if len(different) else common
         if place < max(len(wanted), len(had)):
-            return f"{lane} order: expected {_describe(wanted, place, schedule)}, got {_describe(had, place, schedule)}"
+            expects, got = _describe(wanted, place, schedule), _describe(had, place, schedule)
+            return f"{lane} order: expected {expects}, got {got}"
     return None
 
 
@@ -75,6 +77,6 @@ def _describe(log: Log, place: int, schedule: Schedule) -> str:
     entry = log[place]
     deed = "to" if entry["direction"] == SENT else "from"
     return (
-        f"message {entry['number']} {deed} rank {entry['peer']} on channel {entry['channel']} with {entry['nbytes']} bytes "
-        f"at {schedule.where(int(entry['operation']))}"
+        f"message {entry['number']} {deed} rank {entry['peer']} on channel {entry['channel']} "
+        f"with {entry['nbytes']} bytes at {schedule.where(int(entry['operation']))}"
     )

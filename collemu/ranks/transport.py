@@ -23,7 +23,7 @@ class Completion(NamedTuple):
 
 
 class Transport(Protocol):
-    """Carries bytes. A place holds one transfer at a time; it is free again once its completion was returned."""
+    """Carries bytes. A place holds one transfer at a time; it is free once its completion was returned."""
 
     def receive(self, place: int, buffer: Bytes, source: int, channel: int) -> None:
         """Take the next message of a connection into a buffer, which may be longer than the message."""

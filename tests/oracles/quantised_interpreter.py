@@ -53,8 +53,9 @@ def sum_up(operator: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         best = np.minimum(a, b) if operator == "min" else np.maximum(a, b)
         if a.dtype.kind in "iu":
             return best
-        sign = np.signbit(a) | np.signbit(b) if operator == "min" else np.signbit(a) & np.signbit(b)
-        return np.where((a == 0) & (b == 0), np.where(sign, -best * 0, abs(best)), best).astype(a.dtype)
+        negative = np.signbit(a) | np.signbit(b) if operator == "min" else np.signbit(a) & np.signbit(b)
+        zero = np.where(negative, a.dtype.type(-0.0), a.dtype.type(0.0))
+        return np.where((a == 0) & (b == 0), zero, best)
 
 
 def image_bytes(n: int, wire: str) -> int:
@@ -95,13 +96,15 @@ def _mx(values: np.ndarray, element: str, largest_exponent: int) -> np.ndarray:
     scale = np.ldexp(1.0, exponent)[:, None]
     with np.errstate(all="ignore"):
         scaled = (rows / scale).astype(np.float32)
-        out = (rounded(scaled, numpy_type(element), saturate=True).astype(np.float64) * scale).astype(np.float32)
+        out = (rounded(scaled, numpy_type(element), saturate=True).astype(np.float64) * scale).astype(
+            np.float32
+        )
     out[spoilt] = np.nan
     return out.reshape(-1)[: len(values)]
 
 
 def _nvfp4(values: np.ndarray) -> np.ndarray:
-    """TransformerEngine's arithmetic: a float32 scale for all, an E4M3 scale for each 16, every step in float32."""
+    """TransformerEngine's arithmetic, in float32: a scale for all, an E4M3 scale for each 16; -0 becomes +0."""
     one, six = np.float32(1), np.float32(6)
     e4m3, e2m1 = numpy_type("float8_e4m3fn"), numpy_type("float4_e2m1fn")
     rows, spoilt, largest = _blocks(values, 16)
@@ -110,7 +113,7 @@ def _nvfp4(values: np.ndarray) -> np.ndarray:
         decode = one / encode
         scale = rounded(largest * (encode * (one / six)), e4m3, saturate=True).astype(np.float32)
         factor = np.minimum(one / (scale * decode), FLT_MAX)[:, None]
-        code = rounded(np.clip(rows * factor, -six, six), e2m1, saturate=True).astype(np.float32)
+        code = rounded(np.clip(rows * factor + np.float32(0), -six, six), e2m1, saturate=True).astype(np.float32)
         out = code * scale[:, None] * decode
     out[spoilt] = np.nan
     return out.reshape(-1)[: len(values)]
@@ -168,7 +171,9 @@ class Numbers:
 
     def divided(self, values: np.ndarray, ranks: int) -> np.ndarray:
         if values.dtype.kind in "iu":
-            return np.array([int(v) // ranks if v >= 0 else -(-int(v) // ranks) for v in values], values.dtype)
+            return np.array(
+                [int(v) // ranks if v >= 0 else -(-int(v) // ranks) for v in values], values.dtype
+            )
         if narrow(values.dtype):
             quotient = values.astype(np.float32) / np.float32(ranks)
             return rounded(quotient, values.dtype, saturate=values.dtype.itemsize == 1)

@@ -126,7 +126,7 @@ def quantized(given_blocks: Blocks, k: int, axis: int) -> Quantized:
 def block_problem(draw: st.DrawFn) -> tuple[Blocks, Blocks, list[list[float]], int]:
     """a, b, c and K."""
     a_format, b_format = draw(st.sampled_from(PAIRS))
-    m, n = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    m, n = draw(st.integers(0, 5)), draw(st.integers(0, 3))
     k = draw(st.sampled_from([0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 64, 67]))
     return blocks(draw, a_format, m, k), blocks(draw, b_format, n, k), matrix(draw, m, n), k
 
@@ -182,8 +182,6 @@ def test_sums_wider_than_float64_are_exact(a_format, b_format, data):
         right = [*right[:half], *right[:half], *right[2 * half :]]
     exponent = data.draw(st.integers(0, 254))
     a = Blocks(a_format, [left], [[exponent]])
-    b = Blocks(
-        b_format, [right], [[data.draw(st.integers(max(0, 200 - exponent), min(254, 300 - exponent)))]]
-    )
+    b = Blocks(b_format, [right], [[data.draw(st.integers(max(0, 200 - exponent), min(254, 300 - exponent)))]])
     result = matmul(quantized(a, k, 1), quantized(b, k, 0), accumulate="block_exact")
     assert same_bits(result, matmul_block_exact(a, b, [[0.0]]))

@@ -1,0 +1,24 @@
+"""Run every benchmark, or those named: ``python -m benchmarks [packets numbers matmul startup]``."""
+
+import sys
+from importlib import import_module
+
+from benchmarks.rows import show
+
+ALL = ("startup", "packets", "numbers", "matmul")
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        print(f"benchmarks: no benchmark {unknown[0]!r}; choose {', '.join(ALL)}", file=sys.stderr)
+        return 2
+    print("One thread, best of several after warm-up. Ratios are ours over the peer, measured in this run unless it says so.")
+    for name in names or ALL:
+        module = import_module(f"benchmarks.{name}")
+        show(module.TITLE, module.run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

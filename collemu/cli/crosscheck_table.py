@@ -1,0 +1,150 @@
+"""What `collemu crosscheck` prints and writes: a row a point, and below it what differs."""
+
+import csv
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collemu.cli.options import Point
+
+if TYPE_CHECKING:
+    from collemu import System
+    from collemu.ranks.crosscheck import Communicator, Verdict
+
+#: Name, layout and unit of each column.
+COLUMNS = (
+    ("collective", "<15", ""),
+    ("algorithm", "<18", ""),
+    ("wire", "<14", ""),
+    ("dtype", "<9", ""),
+    ("op", "<5", ""),
+    ("size", ">11", "(B)"),
+    ("count", ">10", "(elements)"),
+    ("ranks", ">6", ""),
+    ("bytes", ">10", ""),
+    ("messages", ">9", ""),
+    ("log", ">10", ""),
+    ("mpi", ">10", ""),
+    ("model", ">11", "(us)"),
+    ("real", ">11", "(us)"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point and what came of it."""
+
+    point: Point
+    verdict: "Verdict"
+
+    def record(self) -> dict[str, Any]:
+        """One tidy row: what was run, then what came of it."""
+        point, verdict = self.point, self.verdict
+        return {
+            "system": point.system,
+            "collective": point.collective,
+            "algorithm": point.algorithm,
+            "wire": point.wire,
+            "dtype": point.dtype,
+            "op": point.op,
+            "root": point.root,
+            "size": point.size,
+            "count": point.count,
+            "ranks": point.ranks,
+            "bytes_identical": verdict.bytes_identical,
+            "messages": verdict.messages,
+            "messages_identical": verdict.messages_identical,
+            "mpi_identical": verdict.mpi_identical,
+            "model_us": verdict.model_s * 1e6,
+            "real_us": verdict.real_s * 1e6,
+            "mismatches": list(verdict.mismatches),
+        }
+
+    def text(self) -> str:
+        """The row of the table."""
+        point, verdict = self.point, self.verdict
+        cells = (
+            *(point.collective, point.algorithm, point.wire, point.dtype, point.op),
+            *(point.size, point.count, point.ranks),
+            _word(verdict.bytes_identical),
+            *(verdict.messages, _word(verdict.messages_identical)),
+            _word(verdict.mpi_identical),
+            *(f"{verdict.model_s * 1e6:.2f}", f"{verdict.real_s * 1e6:.1f}"),
+        )
+        return "\n".join([_line(cells), *(f"    {mismatch}" for mismatch in verdict.mismatches)])
+
+
+def header_of(comm: "Communicator") -> dict[str, Any]:
+    """What a run depends on, but for the systems."""
+    import numpy as np
+
+    import collemu
+    from collemu.ranks.launch import cores, library
+
+    return {
+        "collemu": collemu.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi": library(comm),
+        "processes": comm.size,
+        "cores": cores(),
+    }
+
+
+def header_text(header: dict[str, Any]) -> str:
+    """The lines above the table."""
+    lines = [
+        "# collemu {collemu}, Python {python}, NumPy {numpy}, {mpi}",
+        "# model: time on the emulated system; real: slowest of {processes} processes on {cores} cores, median of runs",
+        "# bytes: outputs of every rank; log: messages by connection and by thread; mpi: MPI's own, where it is exact",
+        _line(("# collective", *(name for name, _, _ in COLUMNS[1:]))),
+        _line(("#", *(unit for _, _, unit in COLUMNS[1:]))),
+    ]
+    return "\n".join(lines).format(**header)
+
+
+def system_text(system: "System") -> str:
+    """The line that names the system of the rows below it."""
+    estimates = len(system.estimates())
+    return (
+        f"# system {system.name} {system.fingerprint}, {estimates} of its constants are estimates: "
+        f"see collemu systems {system.name}"
+    )
+
+
+def footer_text(rows: Sequence[Row]) -> str:
+    """The line below the table."""
+    verdicts = [row.verdict for row in rows]
+    asked = sum(verdict.mpi_identical is not None for verdict in verdicts)
+    messages = sum(verdict.messages for verdict in verdicts)
+    differing = sum(not verdict.identical for verdict in verdicts)
+    outcome = f"{differing} points DIFFER" if differing else "all identical"
+    return f"# {len(rows)} points, {messages} messages, {asked} points with MPI's own collective: {outcome}"
+
+
+def write_json(path: str, header: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Write header and rows."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"schema": 1, "header": header, "results": [row.record() for row in rows]}, file, indent=1)
+
+
+def write_csv(path: str, rows: Sequence[Row]) -> None:
+    """Write the rows; what differs lies in one column."""
+    records = [row.record() for row in rows]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(record | {"mismatches": "; ".join(record["mismatches"])} for record in records)
+
+
+def _word(identical: bool | None) -> str:
+    if identical is None:
+        return "-"
+    return "identical" if identical else "DIFFERENT"
+
+
+def _line(cells: Sequence[object]) -> str:
+    laid_out = (f"{cell!s:{layout}}" for cell, (_, layout, _) in zip(cells, COLUMNS, strict=True))
+    return " ".join(laid_out).rstrip()

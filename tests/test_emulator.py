@@ -1,0 +1,312 @@
+"""What the emulator computes: bit for bit what the rules say, for every algorithm and wire format."""
+
+from functools import reduce
+
+import numpy as np
+import pytest
+
+import collemu as ce
+from collemu.schedule import ROOTED, algorithms, build_schedule
+from tests.oracles.collectives_reference import input_elements
+from tests.oracles.hard_numbers import hard_numbers, same_bits
+from tests.oracles.quantised_interpreter import image_bytes, interpret, numpy_type, round_trip, rounded
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
+BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
+BLOCK_WIRES = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4")
+ELEMENT_WIRES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+OTHER_WIRES = (
+    "float8_e4m3",
+    "float8_e3m4",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+)
+WIRES = ("none", *ELEMENT_WIRES, *BLOCK_WIRES)
+RANKS = (1, 2, 3, 5, 8, 12)
+COUNTS = (0, 1, 31, 33, 100, 257)
+
+every_algorithm = pytest.mark.parametrize(("collective", "algorithm"), BUILT_IN)
+every_wire = pytest.mark.parametrize("wire", WIRES)
+
+
+@pytest.fixture(scope="module")
+def system():
+    return ce.load_system("trainium4_nvl72")
+
+
+def check(
+    system, collective, algorithm, ranks, count, wire, *, values="mixed", seed=0, dtype="float32", **how
+):
+    """Emulate and interpret one collective; outputs and sent bytes must agree. Returns the result."""
+    root = seed % ranks if collective in ROOTED else 0
+    lanes = {name: how.pop(name) for name in ("channels", "chunks") if name in how}
+    schedule = build_schedule(collective, algorithm, ranks, root=root, **lanes)
+    data = hard_numbers(seed, (ranks, input_elements(collective, ranks, count)), values)
+    given = rounded(data, numpy_type(dtype), saturate=numpy_type(dtype).itemsize == 1)
+    recipe = ce.Recipe(wire=wire, round_own=how.pop("round_own", True))
+    op = how.get("op", "sum")
+    result = ce.emulate(schedule, system, count=count, dtype=dtype, recipe=recipe, data=given, **how)
+    expected, sent = interpret(
+        schedule, given, count, dtype=dtype, wire=wire, op=op, round_own=recipe.round_own
+    )
+    for rank in (root,) if collective == "reduce" else range(ranks):
+        got = result.outputs[rank]
+        assert got.dtype == given.dtype
+        if not same_bits(got.astype(np.float64), expected[rank].astype(np.float64)):
+            differ = np.flatnonzero(~((got == expected[rank]) | (np.isnan(got) & np.isnan(expected[rank]))))
+            where = differ[:4] if len(differ) else "a sign of zero"
+            raise AssertionError(
+                f"rank {rank} at {where}: {got[differ[:4]]} not {expected[rank][differ[:4]]}"
+            )
+    assert result.wire_bytes_per_rank.tolist() == sent
+    assert result.wire_bytes == sum(sent)
+    return result
+
+
+@every_algorithm
+@every_wire
+def test_outputs_equal_the_interpreters(system, collective, algorithm, wire):
+    """The grid: each count once, the ranks in turn, so that every pair of a rank and a count comes up somewhere."""
+    turn = BUILT_IN.index((collective, algorithm)) + WIRES.index(wire)
+    for number, count in enumerate(COUNTS):
+        ranks = RANKS[(number + turn) % len(RANKS)]
+        check(system, collective, algorithm, ranks, count, wire, seed=number)
+
+
+@every_algorithm
+@every_wire
+def test_nan_and_infinity_go_where_the_rules_send_them(system, collective, algorithm, wire):
+    check(system, collective, algorithm, 5, 67, wire, values="not_finite", seed=3)
+
+
+@every_algorithm
+@pytest.mark.parametrize("wire", OTHER_WIRES)
+def test_other_wire_formats_equal_the_interpreters(system, collective, algorithm, wire):
+    check(system, collective, algorithm, 3, 41, wire, seed=1)
+
+
+@every_algorithm
+@pytest.mark.parametrize("wire", ["none", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize(("channels", "chunks"), [(1, 3), (2, 1), (3, 2)])
+def test_lanes_and_pieces_quantise_by_chunk(system, collective, algorithm, wire, channels, chunks):
+    check(system, collective, algorithm, 4, 101, wire, channels=channels, chunks=chunks, seed=2)
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
+def test_own_terms_stay_exact_without_round_own(system, algorithm, wire):
+    check(system, "all_reduce", algorithm, 4, 65, wire, round_own=False, values="wide", seed=5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"])
+@every_algorithm
+def test_dtypes_round_at_every_addition(system, collective, algorithm, dtype):
+    check(system, collective, algorithm, 5, 37, "none", dtype=dtype, values="wide", seed=7)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("wire", ["float8_e5m2", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+def test_a_narrow_dtype_on_a_narrow_wire(system, dtype, wire, op):
+    check(system, "all_reduce", "two_shot", 3, 50, wire, dtype=dtype, op=op, seed=8)
+
+
+@pytest.mark.parametrize("op", ["prod", "min", "max", "avg"])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [pair for pair in BUILT_IN if pair[0] in ("all_reduce", "reduce", "reduce_scatter")],
+)
+@pytest.mark.parametrize("wire", ["none", "float8_e4m3fn", "float4_e2m1fn", "mxfp8_e5m2"])
+def test_every_operation_equals_the_interpreters(system, collective, algorithm, wire, op):
+    check(system, collective, algorithm, 5, 40, wire, op=op, seed=4)
+
+
+# Closed forms: no schedule, only the order and the roundings that the rules promise.
+
+
+def blocks_of(values, ranks):
+    """A region in as many chunks as ranks, the first ones longer."""
+    return np.array_split(values, ranks)
+
+
+def in_rank_order(terms):
+    with np.errstate(all="ignore"):
+        return reduce(np.add, terms)
+
+
+@every_wire
+@pytest.mark.parametrize(("ranks", "count"), [(2, 33), (3, 100), (8, 257)])
+def test_one_shot_adds_rounded_terms_in_rank_order(system, ranks, count, wire):
+    data = hard_numbers(11, (ranks, count))
+    result = ce.emulate(
+        build_schedule("all_reduce", "one_shot", ranks), system, count=count, wire=wire, data=data
+    )
+    expected = in_rank_order([row if wire == "none" else round_trip(row, wire) for row in data])
+    assert all(same_bits(row, expected) for row in result.outputs)
+    assert result.replicas_identical
+
+
+@pytest.mark.parametrize("wire", WIRES[1:])
+def test_one_shot_without_round_own_keeps_the_own_term(system, wire):
+    ranks, count = 4, 50
+    data = hard_numbers(12, (ranks, count), "wide")
+    schedule = build_schedule("all_reduce", "one_shot", ranks)
+    recipe = ce.Recipe(wire=wire, round_own=False)
+    result = ce.emulate(schedule, system, count=count, recipe=recipe, data=data)
+    for rank in range(ranks):
+        terms = [row if source == rank else round_trip(row, wire) for source, row in enumerate(data)]
+        assert same_bits(result.outputs[rank], in_rank_order(terms))
+    assert not result.replicas_identical
+
+
+@every_wire
+@pytest.mark.parametrize(("ranks", "count"), [(2, 33), (3, 100), (8, 257), (5, 3)])
+def test_two_shot_rounds_terms_and_the_sum_once(system, ranks, count, wire):
+    data = hard_numbers(13, (ranks, count))
+    schedule = build_schedule("all_reduce", "two_shot", ranks)
+    result = ce.emulate(schedule, system, count=count, wire=wire, data=data)
+    expected = []
+    for owner in range(ranks):
+        terms = [blocks_of(row, ranks)[owner] for row in data]
+        if wire != "none":
+            terms = [t if source == owner else round_trip(t, wire) for source, t in enumerate(terms)]
+        total = in_rank_order(terms)
+        expected.append(total if wire == "none" else round_trip(total, wire))
+    assert all(same_bits(row, np.concatenate(expected)) for row in result.outputs)
+    assert result.replicas_identical
+
+
+@every_wire
+@pytest.mark.parametrize(("ranks", "count"), [(2, 33), (3, 100), (8, 57)])
+def test_direct_reduce_scatter_adds_in_rank_order(system, ranks, count, wire):
+    data = hard_numbers(14, (ranks, ranks * count))
+    schedule = build_schedule("reduce_scatter", "direct", ranks)
+    result = ce.emulate(schedule, system, count=count, wire=wire, data=data)
+    for rank in range(ranks):
+        terms = [row[rank * count : (rank + 1) * count] for row in data]
+        if wire != "none":
+            terms = [t if source == rank else round_trip(t, wire) for source, t in enumerate(terms)]
+        assert same_bits(result.outputs[rank], in_rank_order(terms))
+
+
+@every_wire
+@pytest.mark.parametrize("algorithm", algorithms("broadcast"))
+def test_broadcast_copies_are_those_of_the_root(system, algorithm, wire):
+    ranks, count, root = 6, 70, 4
+    data = hard_numbers(15, (ranks, count))
+    schedule = build_schedule("broadcast", algorithm, ranks, root=root, chunks=1)
+    result = ce.emulate(schedule, system, count=count, wire=wire, data=data)
+    assert result.replicas_identical
+    if wire not in BLOCK_WIRES:  # rounding one element alone, chunks do not matter
+        expected = data[root] if wire == "none" else round_trip(data[root], wire)
+        assert same_bits(result.outputs[0], expected)
+
+
+@every_wire
+@pytest.mark.parametrize("algorithm", algorithms("all_gather"))
+def test_all_gather_rounds_each_part_once(system, algorithm, wire):
+    ranks, count = 5, 45
+    data = hard_numbers(16, (ranks, count))
+    schedule = build_schedule("all_gather", algorithm, ranks)
+    result = ce.emulate(schedule, system, count=count, wire=wire, data=data)
+    expected = np.concatenate([row if wire == "none" else round_trip(row, wire) for row in data])
+    assert all(same_bits(row, expected) for row in result.outputs)
+
+
+@pytest.mark.parametrize("wire", WIRES[1:])
+@pytest.mark.parametrize("algorithm", algorithms("alltoall"))
+def test_alltoall_leaves_the_own_part_exact(system, algorithm, wire):
+    ranks, count = 3, 21
+    data = hard_numbers(17, (ranks, ranks * count))
+    schedule = build_schedule("alltoall", algorithm, ranks)
+    result = ce.emulate(schedule, system, count=count, wire=wire, data=data)
+    for rank in range(ranks):
+        parts = [row[rank * count : (rank + 1) * count] for row in data]
+        expected = [p if source == rank else round_trip(p, wire) for source, p in enumerate(parts)]
+        assert same_bits(result.outputs[rank], np.concatenate(expected))
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [p for p in BUILT_IN if p[0] in ("all_reduce", "all_gather")]
+)
+@every_wire
+def test_replicas_hold_the_same_bits(system, collective, algorithm, wire):
+    schedule = build_schedule(collective, algorithm, 7)
+    result = ce.emulate(schedule, system, count=90, wire=wire, data=hard_numbers(18, (7, 90)))
+    assert result.replicas_identical is True
+    assert all(same_bits(result.outputs[0], row) for row in result.outputs)
+
+
+def test_wire_bytes_count_codes_and_scales(system):
+    """Two ranks swap one chunk of 33 elements."""
+    schedule = build_schedule("sendrecv", "direct", 2)
+    for wire, expected in {
+        "mxfp8_e4m3": 33 + 2,
+        "mxfp4": 17 + 2,
+        "nvfp4": 17 + 3 + 4,
+        "bfloat16": 66,
+        "float8_e5m2": 33,
+        "float4_e2m1fn": 17,
+    }.items():
+        result = ce.emulate(schedule, system, count=33, wire=wire)
+        assert result.wire_bytes_per_rank.tolist() == [expected, expected], wire
+        assert image_bytes(33, wire) == expected
+
+
+def test_input_data_is_not_changed(system):
+    data = hard_numbers(19, (4, 40))
+    before = data.copy()
+    ce.emulate(build_schedule("all_reduce", "ring", 4), system, count=40, wire="nvfp4", data=data)
+    assert same_bits(data, before)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wire", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
+def test_nan_has_no_code_in_fp4_and_fp6(system, wire, bad):
+    """NaN is refused in one line; an infinity saturates."""
+    data = np.ones((2, 8), np.float32)
+    data[1, 3] = bad
+    schedule = build_schedule("all_gather", "direct", 2)
+    if np.isnan(bad):
+        with pytest.raises(ValueError, match="NaN") as caught:
+            ce.emulate(schedule, system, count=8, wire=wire, data=data)
+        assert "\n" not in str(caught.value)
+    else:
+        result = ce.emulate(schedule, system, count=8, wire=wire, data=data)
+        assert abs(result.outputs[0, 11]) == float(round_trip(np.float32([1e30]), wire)[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"count": -1}, "count"),
+        ({"dtype": "float7"}, "float7"),
+        ({"op": "median"}, "median"),
+        ({"wire": "mxfp9"}, "mxfp9"),
+        ({"protocol": "pigeon"}, "pigeon"),
+        ({"fidelity": "vague"}, "vague"),
+        ({"accumulate": "float8"}, "float8"),
+        ({"data": np.zeros((2, 4), np.float32)}, "shape"),
+        ({"data": np.zeros((3, 5), np.float32)}, "shape"),
+        ({"data": np.zeros(12, np.float32)}, "shape"),
+        ({"data": [["a"] * 4] * 3}, "data"),
+        ({"data": np.zeros((3, 4), complex)}, "complex"),
+        ({"data": np.zeros((3, 4), np.float32), "dtype": "int32"}, "int32"),
+        ({"wire": "mxfp4", "dtype": "int32"}, "int32"),
+        ({"wire": "mxfp4", "dtype": "float64"}, "float64"),
+        ({"data": [[1.0, 2.0], [3.0]]}, "data"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(system, change, names):
+    schedule = build_schedule("all_reduce", "ring", 3)
+    with pytest.raises(ValueError, match=names) as caught:
+        ce.emulate(schedule, system, **{"count": 4, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_more_ranks_than_chips_are_refused_by_number(system):
+    with pytest.raises(ValueError, match=r"73.*72"):
+        ce.emulate(build_schedule("sendrecv", "direct", 73), system, count=1)
