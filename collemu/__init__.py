@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collemu.emulator import Result as Result
     from collemu.emulator import emulate as emulate
-    from collemu.formats import formats as formats
+    from collemu.number_formats import formats as formats
     from collemu.multiply import matmul as matmul
     from collemu.quantization import Quantized as Quantized
     from collemu.quantization import decode as decode
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collemu.schedule import ScheduleError as ScheduleError
     from collemu.schedule import algorithms as algorithms
     from collemu.schedule import build_schedule as build_schedule
-    from collemu.systems import System as System
-    from collemu.systems import load_system as load_system
-    from collemu.systems import systems as systems
-    from collemu.verify import VerifyReport as VerifyReport
-    from collemu.verify import verify as verify
+    from collemu.catalogue import System as System
+    from collemu.catalogue import load_system as load_system
+    from collemu.catalogue import systems as systems
+    from collemu.verification import VerifyReport as VerifyReport
+    from collemu.verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -34,19 +34,19 @@ _HOMES = {
     "Result": "emulator",
     "Schedule": "schedule",
     "ScheduleError": "schedule",
-    "System": "systems",
-    "VerifyReport": "verify",
+    "System": "catalogue",
+    "VerifyReport": "verification",
     "algorithms": "schedule",
     "build_schedule": "schedule",
     "decode": "quantization",
     "emulate": "emulator",
     "encode": "quantization",
-    "formats": "formats",
-    "load_system": "systems",
+    "formats": "number_formats",
+    "load_system": "catalogue",
     "matmul": "multiply",
     "quantize": "quantization",
-    "systems": "systems",
-    "verify": "verify",
+    "systems": "catalogue",
+    "verify": "verification",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ from collemu_kernels import format_ids
 from collemu_kernels.images import decode_image, encode_image
 from numpy.typing import NDArray
 
-from collemu.formats import ELEMENT_FORMATS
+from collemu.number_formats import ELEMENT_FORMATS
 from collemu.inputs import as_float32
 
 FLOATING = "floating"

@@ -13,7 +13,7 @@ from collemu.memory import Payload, build_memory, no_data, outputs_for_user, pay
 from collemu.model.bounds import Bounds, lower_bound
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule
-from collemu.systems import System
+from collemu.catalogue import System
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
 
@@ -207,7 +207,7 @@ def find_protocol(system: System, protocol: str) -> str:
 
 def wire_bits(payload: Payload) -> Fraction:
     """Bits of an element on the wire, the scales of full blocks included."""
-    from collemu.formats import find_format
+    from collemu.number_formats import find_format
 
     if not payload.quantised:
         return Fraction(8 * payload.dtype.item_bytes)

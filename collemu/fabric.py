@@ -6,7 +6,7 @@ import numpy as np
 from collemu_kernels import links
 from numpy.typing import NDArray
 
-from collemu.systems import Protocol, System
+from collemu.catalogue import Protocol, System
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

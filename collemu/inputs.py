@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from collemu.formats import ELEMENT_FORMATS
+from collemu.number_formats import ELEMENT_FORMATS
 
 
 def as_float32(x: ArrayLike, what: str, *, to_odd: bool = True) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from collemu_kernels.images import image_bytes
 from numpy.typing import NDArray
 
 from collemu.dtypes import Dtype, find_dtype, to_storage, to_user, to_values
-from collemu.formats import ELEMENT_FORMATS
+from collemu.number_formats import ELEMENT_FORMATS
 from collemu.lower import Lowered
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule
@@ -103,7 +103,7 @@ def payload_of(collective: str, dtype: str, recipe: Recipe, op: str) -> Payload:
     ValueError
         For an unknown name or a pair that does not go together; the text says what does.
     """
-    from collemu.formats import find_format
+    from collemu.number_formats import find_format
 
     element = find_dtype(dtype)
     if op not in OPERATORS:

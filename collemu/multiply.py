@@ -16,7 +16,7 @@ from collemu_kernels.matmul import multiply_blocks, multiply_float32
 from numpy.typing import ArrayLike, NDArray
 
 from collemu.dtypes import find_dtype, to_storage, to_values
-from collemu.formats import ElementFormat, find_block_format
+from collemu.number_formats import ElementFormat, find_block_format
 from collemu.inputs import as_float32
 from collemu.quantization import Quantized, decode
 

@@ -263,7 +263,7 @@ def algorithms(collective: str | None = None) -> tuple[str, ...]:
     ValueError
         For an unknown collective; the text lists the known ones.
     """
-    from collemu.algorithms import BUILDERS
+    from collemu.builders import BUILDERS
 
     if collective is None:
         return tuple(dict.fromkeys(name for table in BUILDERS.values() for name in table))
@@ -311,7 +311,7 @@ def build_schedule(
     ValueError
         For an unknown name, or a number that is out of range; the text lists what is possible.
     """
-    from collemu.algorithms import BUILDERS
+    from collemu.builders import BUILDERS
 
     _refuse_unknown_collective(collective)
     if algorithm not in BUILDERS[collective]:
@@ -332,7 +332,7 @@ def build_schedule(
 
 
 def _refuse_unknown_collective(collective: str) -> None:
-    from collemu.algorithms import BUILDERS
+    from collemu.builders import BUILDERS
 
     if collective not in BUILDERS:
         raise ValueError(f"no collective {collective!r}; choose {', '.join(BUILDERS)}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from collemu.fabric import FabricState, fabric_of, fresh_state, packets_of
 from collemu.lower import Lowered
 from collemu.schedule import KIND_NAMES, ScheduleError
-from collemu.systems import Protocol, System
+from collemu.catalogue import Protocol, System
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

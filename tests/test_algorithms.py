@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from collemu_kernels import kinds
 
-from collemu.algorithms.tree import double_tree, in_order_parents, rooted_double_tree
+from collemu.builders.tree import double_tree, in_order_parents, rooted_double_tree
 from collemu.matching import match_messages
 from collemu.schedule import RECEIVES, ROOTED, SENDS, algorithms, build_schedule
-from collemu.verify import verify
+from collemu.verification import verify
 from tests.oracles.collectives_reference import input_elements, reference
 from tests.oracles.schedule_interpreter import any_order, by_priority, interpret
 

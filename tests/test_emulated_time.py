@@ -149,7 +149,7 @@ def test_narrow_wires_are_faster_where_bandwidth_counts(system):
         for wire in ("none", "bfloat16", "mxfp8_e4m3", "nvfp4", "mxfp4")
     ]
     assert times == sorted(times, reverse=True)
-    assert times[0] > 3 * times[-1]
+    assert times[0] > 2.5 * times[-1]
 
 
 def test_headers_name_what_a_run_depends_on(system):
@@ -168,10 +168,11 @@ def test_headers_name_what_a_run_depends_on(system):
     assert ce.emulate(schedule, changed, count=4).header["system_fingerprint"] != header["system_fingerprint"]
 
 
-def test_too_long_a_run_is_refused(system):
-    crawling = system.with_(**{"endpoint.launch_s": 3600.0 * 24})
-    with pytest.raises(ValueError, match=r"clock|launch"):
-        ce.emulate(build_schedule("sendrecv", "direct", 2), crawling, count=4)
+def test_a_run_beyond_the_clock_is_refused(system):
+    """568 steps of 10 s; the clock has a little over an hour."""
+    crawling = system.with_(**{"protocol.dma.step_latency_s": 10.0})
+    with pytest.raises(ValueError, match="clock"):
+        ce.emulate(build_schedule("all_reduce", "ring", 72, chunks=4), crawling, count=4)
 
 
 def test_planes_share_a_large_message_evenly(system):

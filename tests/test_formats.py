@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from collemu.formats import (
+from collemu.number_formats import (
     BLOCK_FORMATS,
     ELEMENT_FORMATS,
     find_block_format,

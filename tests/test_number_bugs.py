@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collemu.formats import BLOCK_FORMATS
+from collemu.number_formats import BLOCK_FORMATS
 from collemu.quantization import Quantized, decode, encode, quantize
 
 MX = [name for name in BLOCK_FORMATS if name.startswith("mx")]

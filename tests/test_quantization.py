@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.quantization import Quantized, decode, encode, quantize
 
 SIZES = [0, 1, 2, 15, 16, 17, 31, 32, 33, 129]

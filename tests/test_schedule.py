@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from collemu_kernels import kinds
 
-from collemu.assembly import Assembler, interleave, steps
+from collemu.builders.assembly import Assembler, interleave, steps
 from collemu.schedule import OP, THREAD, ScheduleError, algorithms, build_schedule
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collemu.systems import (
+from collemu.catalogue import (
     CONFIDENCES,
     SystemFileError,
     femtoseconds,
@@ -18,7 +18,7 @@ from collemu.systems import (
     load_system,
     systems,
 )
-from collemu.systems.load import CATALOGUE
+from collemu.catalogue.load import CATALOGUE
 
 SYSTEM = load_system("trainium4_nvl72")
 TEXT = (CATALOGUE / "trainium4_nvl72.toml").read_text()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from collemu_kernels import kinds
 
-from collemu.assembly import Assembler, interleave, steps
+from collemu.builders.assembly import Assembler, interleave, steps
 from collemu.schedule import Schedule, ScheduleError, algorithms, build_schedule
-from collemu.verify import verify
+from collemu.verification import verify
 
 IN, OUT, SCRATCH = kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH
 

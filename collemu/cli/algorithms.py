@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
     from collemu import algorithms, build_schedule, verify
-    from collemu.algorithms import BUILDERS
+    from collemu.builders import BUILDERS
 
     ranks = options.whole(arguments.ranks, "--ranks", least=1)
     rows: list[tuple[object, ...]] = []

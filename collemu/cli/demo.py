@@ -12,7 +12,7 @@ from collemu.cli.table import lines_of
 if TYPE_CHECKING:
     from collemu.data import DigitsRun
     from collemu.emulator import Result
-    from collemu.systems import System
+    from collemu.catalogue import System
 
 SYSTEM = "trainium4_nvl72"
 ALGORITHMS = ("ring", "tree", "two_shot")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from collemu.cli.table import lines_of
 
 if TYPE_CHECKING:
-    from collemu.formats import BlockFormat, ElementFormat
+    from collemu.number_formats import BlockFormat, ElementFormat
 
 LARGEST_TABLE = 8  # bits of a format whose codes are listed
 
@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the formats or one of them."""
-    from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS, ElementFormat, find_format
+    from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, ElementFormat, find_format
 
     if arguments.format is None:
         elements = [_element_row(each) for each in ELEMENT_FORMATS.values()]

@@ -94,7 +94,7 @@ def product_error(
 def _operand(matrix: "NDArray[np.float32]", name: str, axis: int) -> Any:
     """A matrix as `collemu.matmul` takes it, blocks along k."""
     from collemu import decode, encode, quantize
-    from collemu.formats import BLOCK_FORMATS, find_format
+    from collemu.number_formats import BLOCK_FORMATS, find_format
 
     if name == "none":
         return matrix

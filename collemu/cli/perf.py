@@ -17,7 +17,7 @@ from collemu.interop import nccl_tests
 if TYPE_CHECKING:
     from collemu.emulator import Result
     from collemu.schedule import Schedule
-    from collemu.systems import System
+    from collemu.catalogue import System
     from collemu.tensors import Tensor
 
 ROOTED = ("broadcast", "reduce")

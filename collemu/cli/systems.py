@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from collemu.cli.table import lines_of, quantity
 
 if TYPE_CHECKING:
-    from collemu.systems import System
+    from collemu.catalogue import System
 
 
 def add_parser(subparsers: Any) -> None:

@@ -88,7 +88,7 @@ def _numbers() -> None:
     import numpy as np
 
     from collemu import decode, encode, formats, quantize
-    from collemu.formats import BLOCK_FORMATS
+    from collemu.number_formats import BLOCK_FORMATS
 
     x = np.ones((2, 32), np.float32)
     for name in formats():

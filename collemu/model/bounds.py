@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collemu.systems import System
-from collemu.systems.quantity import FEMTOSECONDS_PER_SECOND, exact
+from collemu.catalogue import System
+from collemu.catalogue.quantity import FEMTOSECONDS_PER_SECOND, exact
 
 HOPS = 2  # chip to switch, switch to chip
 

@@ -9,7 +9,7 @@ from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, algorithms, build_schedule
-from collemu.systems import System
+from collemu.catalogue import System
 from collemu.timing import work_of
 
 

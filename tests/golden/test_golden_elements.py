@@ -7,7 +7,7 @@ Rows that do not bind are left out by a mask, and counted: NaN inputs where a li
 import numpy as np
 import pytest
 
-from collemu.formats import find_element_format
+from collemu.number_formats import find_element_format
 from collemu.quantization import decode, encode
 
 FORMATS = {

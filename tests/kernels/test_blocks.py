@@ -7,7 +7,7 @@ import pytest
 from collemu_kernels import blocks
 from collemu_kernels import format_ids as ids
 
-from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS, MX_SCALE_MODES
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, MX_SCALE_MODES
 from collemu.quantization import SCALE_MODES, decode, quantize
 from tests.oracles.numbers_reference import MX_ELEMENTS, mx_block, mx_scale_code, nvfp4
 

@@ -6,7 +6,7 @@ import pytest
 from collemu_kernels import elements
 from collemu_kernels import format_ids as ids
 
-from collemu.formats import ELEMENT_FORMATS
+from collemu.number_formats import ELEMENT_FORMATS
 from collemu.quantization import ROUNDINGS, decode, encode
 from tests.oracles.numbers_reference import REFERENCES, encode_all
 

@@ -11,7 +11,7 @@ import pytest
 from collemu_kernels import format_ids as ids
 from collemu_kernels.images import decode_image, encode_image, image_bytes
 
-from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS, find_format
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, find_format
 from collemu.quantization import Quantized, encode, quantize
 
 LENGTHS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 1023, 1024, 1025, 2049]

@@ -12,7 +12,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from collemu.schedule import OP, RECEIVES, SENDS, ScheduleError, algorithms, build_schedule
-from collemu.verify import verify
+from collemu.verification import verify
 from tests.oracles.collectives_reference import input_elements, reference
 from tests.oracles.schedule_interpreter import StuckError, any_order, by_priority, interpret
 

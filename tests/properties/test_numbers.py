@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from collemu.formats import BLOCK_FORMATS, ELEMENT_FORMATS
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.quantization import ROUNDINGS, Quantized, decode, encode, quantize
 from tests.oracles.numbers_reference import REFERENCES, encode_all
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from collemu.systems.quantity import (
+from collemu.catalogue.quantity import (
     USER,
     Number,
     Quantity,

@@ -24,10 +24,10 @@ from collemu_kernels import kinds, symbolic
 from numpy.typing import NDArray
 
 from collemu.matching import Messages, match_messages
-from collemu.postcondition import ALL_RANKS, ANYTHING, required_outputs
+from collemu.verification.postcondition import ALL_RANKS, ANYTHING, required_outputs
 from collemu.schedule import READS_DST, READS_SRC, WRITES_DST, Schedule, ScheduleError, chunk_name
-from collemu.structure import check_structure
-from collemu.waits import Waits, describe_deadlock
+from collemu.verification.structure import check_structure
+from collemu.verification.waits import Waits, describe_deadlock
 
 _LABEL_SEED = 20_090_731  # any will do; fixed, so that a report can be repeated
 _NAMED = 8  # contributions that an error lists

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from collemu.systems.quantity import CONFIDENCES, Number, Quantity, checked, hint, shown, unit_of
-from collemu.systems.system import (
+from collemu.catalogue.quantity import CONFIDENCES, Number, Quantity, checked, hint, shown, unit_of
+from collemu.catalogue.system import (
     PROTOCOLS,
     SECTIONS,
     Protocol,
@@ -24,7 +24,7 @@ from collemu.systems.system import (
     kinds,
 )
 
-CATALOGUE = Path(__file__).parent / "catalogue"
+CATALOGUE = Path(__file__).parent / "systems"
 TEXT_KEYS = ("name", "title", "default_protocol")
 QUANTITY_KEYS = ("value", "source", "confidence", "note")
 EXAMPLE = '{ value = ..., source = "...", confidence = "..." }'

@@ -1,8 +1,8 @@
 """Systems: a catalogue of TOML files, their loader, and the numbers of a system with their origin."""
 
-from collemu.systems.load import load_system, systems
-from collemu.systems.quantity import CONFIDENCES, Quantity, femtoseconds, femtoseconds_per_byte
-from collemu.systems.system import (
+from collemu.catalogue.load import load_system, systems
+from collemu.catalogue.quantity import CONFIDENCES, Quantity, femtoseconds, femtoseconds_per_byte
+from collemu.catalogue.system import (
     Chip,
     Domain,
     Endpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from collemu.algorithms import direct, one_shot, pairwise, ring, tree, two_shot
+from collemu.builders import direct, one_shot, pairwise, ring, tree, two_shot
 from collemu.schedule import Schedule
 
 

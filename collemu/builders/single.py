@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collemu_kernels import kinds
 
-from collemu.assembly import Assembler, steps
+from collemu.builders.assembly import Assembler, steps
 from collemu.schedule import Schedule
 
 
