@@ -13,7 +13,8 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"benchmarks: no benchmark {unknown[0]!r}; choose {', '.join(ALL)}", file=sys.stderr)
         return 2
-    print("One thread, best of several after warm-up. Ratios are ours over the peer, measured in this run unless it says so.")
+    print("One thread, best of several after warm-up. Ratio: how many times the peer's speed, measured in this run")
+    print("unless it says published.")
     for name in names or ALL:
         module = import_module(f"benchmarks.{name}")
         show(module.TITLE, module.run())

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
-
-import collemu
-from benchmarks.rows import Row, best_seconds
 from collemu_kernels import format_ids, images
+
+from benchmarks.rows import Row, best_seconds
+from collemu.number_formats import find_format
 
 TITLE = "Numbers: float32 <-> low precision, 4 Mi elements, nearest even, saturating where it can"
 ELEMENTS = 1 << 22
@@ -24,7 +24,7 @@ def run() -> Iterator[Row]:
     copy = best_seconds(lambda: np.copyto(other, values))
     yield Row("copy of 16 MiB", f"{2 * values.nbytes / copy / 1e9:.1f} GB/s", "read and written: the limit")
     for name, peer in PEERS.items():
-        number = collemu.number_formats.find_format(name).format_id
+        number = find_format(name).format_id
         image = np.empty(int(images.image_bytes(ELEMENTS, number)), np.uint8)
         codes = values.astype(peer)
         ours = best_seconds(lambda n=number, i=image: images.encode_image(values, n, True, i))
@@ -34,7 +34,7 @@ def run() -> Iterator[Row]:
         theirs = best_seconds(lambda c=codes: c.astype(np.float32), 3)
         yield _row(f"{name} to float32", ours, theirs, "ml_dtypes", copy)
     for name in ("mxfp8_e4m3", "mxfp4", "nvfp4"):
-        number = collemu.number_formats.find_format(name).format_id
+        number = find_format(name).format_id
         image = np.empty(int(images.image_bytes(ELEMENTS, number)), np.uint8)
         ours = best_seconds(lambda n=number, i=image: images.encode_image(values, n, True, i))
         theirs = best_seconds(lambda: mx_by_ml_dtypes(values), 2) if name == "mxfp8_e4m3" else None
@@ -66,7 +66,8 @@ def hop(values: np.ndarray) -> Row:
         images.encode_image(total, number, True, image)
 
     seconds = best_seconds(once)
-    return Row("mxfp8_e4m3 hop: decode, add, encode; 1 MiB of float32", f"{image.nbytes / seconds / 1e9:.2f} GB/s of wire")
+    rate = f"{image.nbytes / seconds / 1e9:.2f} GB/s of wire"
+    return Row("mxfp8_e4m3 hop: decode, add, encode; 1 MiB of float32", rate)
 
 
 def _row(what: str, ours: float, theirs: float | None, peer: str, copy: float) -> Row:

@@ -35,17 +35,17 @@ def run() -> Iterator[Row]:
         f"ASTRA-sim {astra * 1e3:.1f} ms: published, messages without packets, another machine",
         astra / seconds,
     )
-    for collective, algorithm, size, wire in (
-        ("all_reduce", "ring", 8 << 10, "none"),
-        ("all_reduce", "ring", MIB, "none"),
-        ("all_reduce", "ring", 64 * MIB, "none"),
-        ("all_reduce", "tree", MIB, "none"),
-        ("all_reduce", "two_shot", MIB, "none"),
-        ("alltoall", "direct", 72 * 64 << 10, "none"),
+    protocol = system.protocols[system.default_protocol]
+    for collective, algorithm, size in (
+        ("all_reduce", "ring", 8 << 10),
+        ("all_reduce", "ring", MIB),
+        ("all_reduce", "ring", 64 * MIB),
+        ("all_reduce", "tree", MIB),
+        ("all_reduce", "two_shot", MIB),
+        ("alltoall", "direct", 72 * 64 << 10),
     ):
         schedule = collemu.build_schedule(collective, algorithm, 72)
         lowered = lower(schedule, size // 4 // (72 if collective == "alltoall" else 1), item_bytes=4)
-        protocol = system.protocols[system.default_protocol]
         seconds = best_seconds(lambda lowered=lowered: simulate(lowered, system, protocol, no_data()), 3)
         packets = int(np.maximum(1, -(-lowered.messages.nbytes // system.domain.packet_payload_bytes)).sum())
         yield Row(

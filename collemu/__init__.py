@@ -7,10 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collemu.catalogue import System as System
+    from collemu.catalogue import load_system as load_system
+    from collemu.catalogue import systems as systems
     from collemu.emulator import Result as Result
     from collemu.emulator import emulate as emulate
-    from collemu.number_formats import formats as formats
     from collemu.multiply import matmul as matmul
+    from collemu.number_formats import formats as formats
     from collemu.quantization import Quantized as Quantized
     from collemu.quantization import decode as decode
     from collemu.quantization import encode as encode
@@ -20,9 +23,6 @@ if TYPE_CHECKING:
     from collemu.schedule import ScheduleError as ScheduleError
     from collemu.schedule import algorithms as algorithms
     from collemu.schedule import build_schedule as build_schedule
-    from collemu.catalogue import System as System
-    from collemu.catalogue import load_system as load_system
-    from collemu.catalogue import systems as systems
     from collemu.verification import VerifyReport as VerifyReport
     from collemu.verification import verify as verify
 

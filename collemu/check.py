@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collemu.catalogue import System
 from collemu.dtypes import INTEGER
 from collemu.emulator import Result, emulate
-from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.memory import REDUCTIONS, Payload, payload_of
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.recipe import Recipe
 from collemu.reference import reference, rows_that_count
 from collemu.schedule import Schedule
-from collemu.catalogue import System
 
 BUDGET_BYTES = 64 * 2**20  # of inputs and outputs of all ranks
 BLOCK = 64  # a smaller count keeps the remainder modulo chunks of whole blocks of 16, 32 and 64

@@ -8,8 +8,8 @@ from collemu_kernels import format_ids
 from collemu_kernels.images import decode_image, encode_image
 from numpy.typing import NDArray
 
-from collemu.number_formats import ELEMENT_FORMATS
 from collemu.inputs import as_float32
+from collemu.number_formats import ELEMENT_FORMATS
 
 FLOATING = "floating"
 INTEGER = "integer"
@@ -124,7 +124,7 @@ def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
     if array.dtype.kind not in "fiu" and array.dtype.name not in ELEMENT_FORMATS:
         raise ValueError(f"{what}: an array of {array.dtype} cannot be taken as {dtype.name}; give numbers")
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(array.astype(dtype.storage))
+        return np.ascontiguousarray(array.astype(dtype.storage, copy=False))
 
 
 def _integers(array: NDArray[Any], dtype: Dtype, what: str) -> NDArray[Any]:
@@ -139,7 +139,7 @@ def _integers(array: NDArray[Any], dtype: Dtype, what: str) -> NDArray[Any]:
 def to_values(storage: NDArray[Any], dtype: Dtype) -> NDArray[np.float32]:
     """Bytes of a floating dtype of at most 32 bits as the float32 numbers that they stand for, exactly."""
     if not dtype.is_codes:
-        return storage.astype(np.float32)
+        return storage.astype(np.float32, copy=False)
     values = np.empty(storage.size, np.float32)
     decode_image(np.ascontiguousarray(storage).reshape(-1).view(np.uint8), dtype.format_id, values)
     return values.reshape(storage.shape)

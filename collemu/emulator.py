@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collemu.catalogue import System
+from collemu.dtypes import to_storage, to_user
 from collemu.lower import Lowered, lower
-from collemu.memory import Payload, build_memory, no_data, outputs_for_user, payload_of, replicas_identical
+from collemu.memory import Payload, build_memory, no_data, payload_of, replicas_identical
 from collemu.model.bounds import Bounds, lower_bound
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule
-from collemu.catalogue import System
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
 
@@ -167,10 +168,11 @@ def emulate(
             memory.write_input(rank, row)
     timing = simulate(lowered, system, system.protocols[chosen], memory.plane if memory else no_data())
 
-    outputs = outputs_for_user(memory, data) if memory else None
-    identical = None
-    if memory and schedule.collective in REPLICATED:
-        identical = replicas_identical([memory.read_output(rank) for rank in memory.ranks])
+    outputs, identical = None, None
+    if memory:
+        storage = memory.read_outputs()
+        outputs = to_user(storage, payload.dtype, data)
+        identical = replicas_identical(storage) if schedule.collective in REPLICATED else None
     messages = lowered.messages
     sent = np.bincount(messages.source, weights=messages.nbytes, minlength=schedule.ranks).astype(np.int64)
     return Result(
@@ -257,8 +259,6 @@ def _recipe(recipe: Recipe | None, wire: str | None, accumulate: str | None) -> 
 
 
 def _rows(data: Any, schedule: Schedule, count: int, payload: Payload) -> NDArray[Any]:
-    from collemu.dtypes import to_storage
-
     storage = to_storage(data, payload.dtype)
     expected = (schedule.ranks, input_elements(schedule, count))
     if storage.shape != expected:

@@ -11,7 +11,7 @@ from collemu.catalogue import Protocol, System
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-MAX_PACKETS = 2**31 - 1  # of a message
+MAX_PACKETS = 2**31 - 1  # of a run, 550 GB on the wire: a ring all_reduce of 3.8 GiB over 72 ranks
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,15 @@ def packets_of(nbytes: Int64, system: System, protocol: Protocol) -> tuple[Int64
     Raises
     ------
     ValueError
-        If a message has more packets than the counters hold.
+        If there are more packets than one can wait for.
     """
     payload = system.domain.packet_payload_bytes
     line_bytes = -(-nbytes // protocol.data_bytes) * protocol.line_bytes
     packets = np.maximum(1, -(-line_bytes // payload))
-    if len(packets) and packets.max() > MAX_PACKETS:
+    if (total := int(packets.sum())) > MAX_PACKETS:
         raise ValueError(
-            f"a message of {nbytes.max()} bytes is {packets.max()} packets; the most is {MAX_PACKETS}: use more chunks"
+            f"{nbytes.sum()} bytes on the wire are {total} packets, minutes of emulation; the most is {MAX_PACKETS}: "
+            f"use smaller sizes or fewer ranks"
         )
     return packets, line_bytes - (packets - 1) * payload + system.domain.packet_header_bytes
 

@@ -11,9 +11,9 @@ from collemu_kernels.dataplane import DataPlane
 from collemu_kernels.images import image_bytes
 from numpy.typing import NDArray
 
-from collemu.dtypes import Dtype, find_dtype, to_storage, to_user, to_values
-from collemu.number_formats import ELEMENT_FORMATS
+from collemu.dtypes import Dtype, find_dtype, to_storage, to_values
 from collemu.lower import Lowered
+from collemu.number_formats import ELEMENT_FORMATS
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule
 
@@ -159,6 +159,14 @@ class Memory:
         if averages and not self.payload.scales_first:
             held = self._divided(held)
         return to_storage(held, self.payload.dtype)
+
+    def read_outputs(self) -> NDArray[Any]:
+        """The outputs of all ranks that are here, a row each, as bytes of the dtype's storage."""
+        elements = int(self.lowered.schedule.chunk_starts(kinds.OUTPUT, self.lowered.count)[-1])
+        outputs = np.empty((len(self.ranks), elements), self.payload.dtype.storage)
+        for row, rank in enumerate(self.ranks):
+            outputs[row] = self.read_output(rank)
+        return outputs
 
     def _buffer(self, rank: int, buffer: int) -> NDArray[np.uint8]:
         schedule = self.lowered.schedule
@@ -316,15 +324,7 @@ def _slot_places(lowered: Lowered, ranks: tuple[int, ...], slots: int) -> tuple[
     return base[connection] + (messages.number % slots) * room[connection], int((room * turns).sum())
 
 
-def replicas_identical(outputs: Sequence[NDArray[Any]]) -> bool:
-    """Whether all ranks hold the same bits."""
-    first = np.ascontiguousarray(outputs[0]).reshape(-1).view(np.uint8)
-    return all(
-        np.array_equal(first, np.ascontiguousarray(other).reshape(-1).view(np.uint8)) for other in outputs[1:]
-    )
-
-
-def outputs_for_user(memory: Memory, like: Any) -> NDArray[Any]:
-    """All ranks' outputs as one array of shape (ranks, elements), in the clothes of the data that came in."""
-    stacked = np.stack([memory.read_output(rank) for rank in memory.ranks])
-    return to_user(stacked, memory.payload.dtype, like)
+def replicas_identical(outputs: NDArray[Any]) -> bool:
+    """Whether all rows, one a rank, hold the same bits."""
+    rows = np.ascontiguousarray(outputs).view(np.uint8)
+    return bool((rows == rows[:1]).all())

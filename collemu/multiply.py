@@ -16,8 +16,8 @@ from collemu_kernels.matmul import multiply_blocks, multiply_float32
 from numpy.typing import ArrayLike, NDArray
 
 from collemu.dtypes import find_dtype, to_storage, to_values
-from collemu.number_formats import ElementFormat, find_block_format
 from collemu.inputs import as_float32
+from collemu.number_formats import ElementFormat, find_block_format
 from collemu.quantization import Quantized, decode
 
 ACCUMULATE = ("float32", "block_exact")

@@ -21,8 +21,8 @@ from collemu_kernels.elements import (
 from collemu_kernels.images import code_bytes, decode_image, encode_image
 from numpy.typing import ArrayLike, NDArray
 
-from collemu.number_formats import E8M0, BlockFormat, ElementFormat, find_block_format, find_element_format
 from collemu.inputs import as_float32
+from collemu.number_formats import E8M0, BlockFormat, ElementFormat, find_block_format, find_element_format
 
 ROUNDINGS = {
     "nearest_even": ids.NEAREST_EVEN,

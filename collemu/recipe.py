@@ -9,9 +9,9 @@ ACCUMULATE = ("float32",)
 class Recipe:
     """The numbers side of a collective.
 
-    A rank's own contributions stay in the dtype. Received bytes are decoded to float32, added in schedule order, and encoded again
-    when they are sent on. A final chunk that will be distributed is encoded once and its owner keeps the decoded copy, so all
-    replicas hold the same bits; forwarded bytes are copied, never encoded again.
+    A rank's own contributions stay in the dtype. Received bytes are decoded to float32, added in schedule order, and
+    encoded again when they are sent on. A final chunk that will be distributed is encoded once and its owner keeps the
+    decoded copy, so all replicas hold the same bits; forwarded bytes are copied, never encoded again.
 
     Attributes
     ----------

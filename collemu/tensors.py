@@ -108,6 +108,8 @@ def _read_numpy(path: Path) -> NDArray[Any]:
 
 
 def _read_archive(path: Path, name: str) -> tuple[str, NDArray[Any]]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"data {path}: not a .npz file")
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = list(archive.files)

@@ -46,8 +46,8 @@ class Timeline:
     operations : structured array of OPERATION
         In (rank, thread, step) order; ``received`` and ``sent`` index ``messages``, or are -1.
     messages : structured array of MESSAGE
-        By connection; ``sender`` and ``receiver`` index ``operations``. A message is ready when its chip may send its packets, and
-        visible when its receiver may read it.
+        By connection; ``sender`` and ``receiver`` index ``operations``. A message is ready when its chip may send its
+        packets, and visible when its receiver may read it.
     """
 
     operations: NDArray[Any]

@@ -8,10 +8,10 @@ from collemu_kernels import links, machine
 from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
+from collemu.catalogue import Protocol, System
 from collemu.fabric import FabricState, fabric_of, fresh_state, packets_of
 from collemu.lower import Lowered
 from collemu.schedule import KIND_NAMES, ScheduleError
-from collemu.catalogue import Protocol, System
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -140,29 +140,30 @@ def program_of(
 
 def run_program(program: Program, state: FabricState, data: DataPlane) -> int:
     """Run the machine; returns its status."""
-    return machine.run(
-        program.endpoint,
-        state.fabric,
-        state.serialisation,
-        program.operations,
-        program.dependents,
-        state.messages,
-        state.line,
-        state.chips,
-        state.ports,
-        state.port_traffic,
-        state.outputs,
-        state.output_traffic,
-        state.waiting,
-        state.ready,
-        state.queues,
-        state.trains,
-        state.lists,
-        program.counts,
-        program.event_times,
-        program.event_codes,
-        data,
-    )
+    with np.errstate(all="ignore"):  # plain Python warns where sums of the data overflow
+        return machine.run(
+            program.endpoint,
+            state.fabric,
+            state.serialisation,
+            program.operations,
+            program.dependents,
+            state.messages,
+            state.line,
+            state.chips,
+            state.ports,
+            state.port_traffic,
+            state.outputs,
+            state.output_traffic,
+            state.waiting,
+            state.ready,
+            state.queues,
+            state.trains,
+            state.lists,
+            program.counts,
+            program.event_times,
+            program.event_codes,
+            data,
+        )
 
 
 def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPlane) -> Timing:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collemu.model.bounds import lower_bound, port_elements
 from collemu.catalogue import load_system
+from collemu.model.bounds import lower_bound, port_elements
 
 SYSTEM = load_system("trainium4_nvl72")
 LAUNCH_FS, HOP_FS = 7_480_000_000, 150_000_000

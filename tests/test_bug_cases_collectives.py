@@ -8,16 +8,13 @@ import pytest
 
 import collemu as ce
 from collemu.schedule import algorithms, build_schedule
-from collemu.verify import verify
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
 BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 
 
 def each(*collectives):
-    return pytest.mark.parametrize(
-        ("collective", "algorithm"), [pair for pair in BUILT_IN if pair[0] in collectives]
-    )
+    return pytest.mark.parametrize(("collective", "algorithm"), [pair for pair in BUILT_IN if pair[0] in collectives])
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def run(system):
 
     def build_and_emulate(collective, algorithm, ranks, count, data=None, *, root=0, channels=1, **how):
         schedule = build_schedule(collective, algorithm, ranks, root=root, channels=channels)
-        verify(schedule)
+        ce.verify(schedule)
         return ce.emulate(schedule, how.pop("system", system), count=count, data=data, **how)
 
     return build_and_emulate
@@ -226,8 +223,7 @@ def test_e1_half_the_rates_take_twice_the_time(run, system):
     rates = ("domain.link_bytes_per_s", "endpoint.copy_bytes_per_s", "endpoint.reduce_bytes_per_s")
     half = system.with_(**{name: system.provenance[name].value / 2 for name in rates})
     times = [
-        run("all_reduce", "ring", 8, 256 * 2**18, timeline=False, system=where).time_fs
-        for where in (system, half)
+        run("all_reduce", "ring", 8, 256 * 2**18, timeline=False, system=where).time_fs for where in (system, half)
     ]
     assert 1.9 <= times[1] / times[0] <= 2.1
 
@@ -236,8 +232,7 @@ def test_e1_half_the_link_rate_alone_takes_twice_the_time(run, system):
     """astra-sim#207, simgrid#338: every link rate halved in a copy, nothing else."""
     half = system.with_(**{"domain.link_bytes_per_s": 25e9})
     times = [
-        run("all_reduce", "ring", 8, 256 * 2**18, timeline=False, system=where).time_fs
-        for where in (system, half)
+        run("all_reduce", "ring", 8, 256 * 2**18, timeline=False, system=where).time_fs for where in (system, half)
     ]
     assert 1.9 <= times[1] / times[0] <= 2.1
 
@@ -269,7 +264,5 @@ def test_e3_twice_the_hop_latency_moves_both_by_its_count(run, system):
         ("sendrecv", "direct", 2, 1, 1),
         ("all_reduce", "ring", 8, 8, 14),
     ):
-        times = [
-            run(collective, algorithm, ranks, count, system=where).time_fs for where in (system, doubled)
-        ]
+        times = [run(collective, algorithm, ranks, count, system=where).time_fs for where in (system, doubled)]
         assert times[1] - times[0] == messages * 300_000_000

@@ -136,10 +136,7 @@ def test_half_the_rates_or_twice_the_bytes_take_twice_as_long(system, collective
 def test_every_latency_counts(system, name, algorithm):
     schedule = build_schedule("all_reduce", algorithm, 8)
     slow = system.with_(**{name: 2 * system.provenance[name].value})
-    assert (
-        ce.emulate(schedule, slow, count=8).time_fs
-        >= ce.emulate(schedule, system, count=8).time_fs + 150_000_000
-    )
+    assert ce.emulate(schedule, slow, count=8).time_fs >= ce.emulate(schedule, system, count=8).time_fs + 150_000_000
 
 
 def test_narrow_wires_are_faster_where_bandwidth_counts(system):

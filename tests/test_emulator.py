@@ -37,9 +37,7 @@ def system():
     return ce.load_system("trainium4_nvl72")
 
 
-def check(
-    system, collective, algorithm, ranks, count, wire, *, values="mixed", seed=0, dtype="float32", **how
-):
+def check(system, collective, algorithm, ranks, count, wire, *, values="mixed", seed=0, dtype="float32", **how):
     """Emulate and interpret one collective; outputs and sent bytes must agree. Returns the result."""
     root = seed % ranks if collective in ROOTED else 0
     lanes = {name: how.pop(name) for name in ("channels", "chunks") if name in how}
@@ -49,18 +47,14 @@ def check(
     recipe = ce.Recipe(wire=wire, round_own=how.pop("round_own", True))
     op = how.get("op", "sum")
     result = ce.emulate(schedule, system, count=count, dtype=dtype, recipe=recipe, data=given, **how)
-    expected, sent = interpret(
-        schedule, given, count, dtype=dtype, wire=wire, op=op, round_own=recipe.round_own
-    )
+    expected, sent = interpret(schedule, given, count, dtype=dtype, wire=wire, op=op, round_own=recipe.round_own)
     for rank in (root,) if collective == "reduce" else range(ranks):
         got = result.outputs[rank]
         assert got.dtype == given.dtype
         if not same_bits(got.astype(np.float64), expected[rank].astype(np.float64)):
             differ = np.flatnonzero(~((got == expected[rank]) | (np.isnan(got) & np.isnan(expected[rank]))))
             where = differ[:4] if len(differ) else "a sign of zero"
-            raise AssertionError(
-                f"rank {rank} at {where}: {got[differ[:4]]} not {expected[rank][differ[:4]]}"
-            )
+            raise AssertionError(f"rank {rank} at {where}: {got[differ[:4]]} not {expected[rank][differ[:4]]}")
     assert result.wire_bytes_per_rank.tolist() == sent
     assert result.wire_bytes == sum(sent)
     return result
@@ -93,6 +87,20 @@ def test_other_wire_formats_equal_the_interpreters(system, collective, algorithm
 @pytest.mark.parametrize(("channels", "chunks"), [(1, 3), (2, 1), (3, 2)])
 def test_lanes_and_pieces_quantise_by_chunk(system, collective, algorithm, wire, channels, chunks):
     check(system, collective, algorithm, 4, 101, wire, channels=channels, chunks=chunks, seed=2)
+
+
+@every_algorithm
+@pytest.mark.parametrize("wire", ["none", "nvfp4"])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_few_fifo_slots_lose_no_message(system, collective, algorithm, wire, slots):
+    """Many messages on a connection take turns in its slots; a ring that turns needs two."""
+    turns = algorithm == "ring" and collective in ("all_reduce", "reduce_scatter", "all_gather")
+    narrow = system.with_(**{"endpoint.fifo_slots": slots})
+    if turns and slots == 1:
+        with pytest.raises(ce.ScheduleError, match=r"deadlocks with 1 FIFO slots.*rank 0 thread 0"):
+            check(narrow, collective, algorithm, 4, 101, wire, chunks=6)
+    else:
+        check(narrow, collective, algorithm, 4, 101, wire, chunks=6, seed=6)
 
 
 @pytest.mark.parametrize("wire", ["bfloat16", "mxfp4", "nvfp4"])
@@ -141,9 +149,7 @@ def in_rank_order(terms):
 @pytest.mark.parametrize(("ranks", "count"), [(2, 33), (3, 100), (8, 257)])
 def test_one_shot_adds_rounded_terms_in_rank_order(system, ranks, count, wire):
     data = hard_numbers(11, (ranks, count))
-    result = ce.emulate(
-        build_schedule("all_reduce", "one_shot", ranks), system, count=count, wire=wire, data=data
-    )
+    result = ce.emulate(build_schedule("all_reduce", "one_shot", ranks), system, count=count, wire=wire, data=data)
     expected = in_rank_order([row if wire == "none" else round_trip(row, wire) for row in data])
     assert all(same_bits(row, expected) for row in result.outputs)
     assert result.replicas_identical
@@ -229,9 +235,7 @@ def test_alltoall_leaves_the_own_part_exact(system, algorithm, wire):
         assert same_bits(result.outputs[rank], np.concatenate(expected))
 
 
-@pytest.mark.parametrize(
-    ("collective", "algorithm"), [p for p in BUILT_IN if p[0] in ("all_reduce", "all_gather")]
-)
+@pytest.mark.parametrize(("collective", "algorithm"), [p for p in BUILT_IN if p[0] in ("all_reduce", "all_gather")])
 @every_wire
 def test_replicas_hold_the_same_bits(system, collective, algorithm, wire):
     schedule = build_schedule(collective, algorithm, 7)

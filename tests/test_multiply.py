@@ -10,8 +10,8 @@ import pytest
 from collemu_kernels import matmul as kernels
 
 from collemu import Quantized, matmul, quantize
-from collemu.number_formats import BLOCK_FORMATS
 from collemu.multiply import _tables  # pyright: ignore[reportPrivateUsage]
+from collemu.number_formats import BLOCK_FORMATS
 from tests.oracles.matmul_reference import Blocks, matmul_block_exact, round_to_float32
 from tests.properties.test_multiply import PAIRS, array, quantized, same_bits
 

@@ -3,6 +3,7 @@
 import io
 import json
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_slices_of_a_track_follow_one_another(events: list[dict[str, Any]]) -> N
             assert each["dur"] >= 0
     for track in tracks.values():
         assert track == sorted(track)
-        assert all(before[1] <= after[0] for before, after in zip(track, track[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in pairwise(track))
 
 
 def test_arrows_have_two_ends_on_slices_and_point_forward(run: ce.Result, events: list[dict[str, Any]]) -> None:

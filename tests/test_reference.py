@@ -17,9 +17,7 @@ def test_what_each_collective_delivers() -> None:
     assert reference("sendrecv", data).tolist() == [[10, 20], [1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"), [("sum", -4), ("prod", 3), ("min", -3), ("max", -1), ("avg", -2)]
-)
+@pytest.mark.parametrize(("op", "expected"), [("sum", -4), ("prod", 3), ("min", -3), ("max", -1), ("avg", -2)])
 def test_operators(op: str, expected: int) -> None:
     assert reference("all_reduce", np.array([[-1], [-3]], np.int8), op).tolist() == [[expected], [expected]]
 

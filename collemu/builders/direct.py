@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from collemu_kernels import kinds
 
+from collemu.builders.assembly import Assembler, Steps, interleave, steps
 from collemu.builders.peers import Peers, peers
 from collemu.builders.single import single_rank
-from collemu.builders.assembly import Assembler, Steps, interleave, steps
 from collemu.schedule import Schedule
 
 IN, OUT = kinds.INPUT, kinds.OUTPUT

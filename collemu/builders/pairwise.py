@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from collemu_kernels import kinds
 
-from collemu.builders.single import single_rank
 from collemu.builders.assembly import Assembler, interleave, steps
+from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
 IN, OUT = kinds.INPUT, kinds.OUTPUT

@@ -12,8 +12,8 @@ import numpy as np
 from collemu_kernels import kinds
 from numpy.typing import ArrayLike
 
-from collemu.builders.single import single_rank
 from collemu.builders.assembly import Assembler, Steps, interleave, steps
+from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
 IN, OUT = kinds.INPUT, kinds.OUTPUT

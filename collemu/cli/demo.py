@@ -10,9 +10,9 @@ from collemu.cli.matmul import product_error
 from collemu.cli.table import lines_of
 
 if TYPE_CHECKING:
+    from collemu.catalogue import System
     from collemu.data import DigitsRun
     from collemu.emulator import Result
-    from collemu.catalogue import System
 
 SYSTEM = "trainium4_nvl72"
 ALGORITHMS = ("ring", "tree", "two_shot")
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     results = _reduce_gradients(system, digits)
     identical = all(result.replicas_identical for result in results.values())
     _multiply(digits)
-    agreed = _cross_check()
+    agreed = _cross_check(str(digits.gradients[0].nbytes))
     for path, text in _write_files(system, results, folder):
         print(f"wrote {path}: {text}")
     print(f"done in {time.monotonic() - start:.1f} s")
@@ -70,9 +70,7 @@ def _reduce_gradients(system: "System", digits: "DigitsRun") -> "dict[tuple[str,
 
     ranks, count = digits.gradients.shape
     size = digits.gradients[0].nbytes
-    print(
-        f"\n(a) all_reduce of {ranks} gradients of a net that reads digits, {count} float32 each ({size} B)\n"
-    )
+    print(f"\n(a) all_reduce of {ranks} gradients of a net that reads digits, {count} float32 each ({size} B)\n")
     results: dict[tuple[str, str], Result] = {}
     rows: list[tuple[object, ...]] = []
     for algorithm in ALGORITHMS:
@@ -123,11 +121,11 @@ def _multiply(digits: "DigitsRun") -> None:
     print("\nerror: relative Frobenius norm against float64; the test images' digits, read with that product")
 
 
-def _cross_check() -> bool:
+def _cross_check(size: str) -> bool:
     from collemu.ranks.launch import run_under_mpi
 
     print(f"\n(c) {PROCESSES} real MPI processes run the same schedules\n")
-    words = ["all_reduce", "--algorithm", ",".join(ALGORITHMS), "--wire", ",".join(WIRES)]
+    words = ["all_reduce", "-b", size, "-d", "float32", "--algorithm", ",".join(ALGORITHMS), "--wire", ",".join(WIRES)]
     try:
         done = run_under_mpi(PROCESSES, ["-m", "collemu", "crosscheck", *words], timeout=PROCESSES_TIMEOUT_S)
     except ValueError as error:

@@ -92,8 +92,10 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError, MemoryError) as error:
         if arguments.debug:
             raise
-        text = one_line(error) or type(error).__name__
-        print(f"collemu {arguments.command}: {text}", file=sys.stderr)
+        from collemu.ranks.launch import launched_rank
+
+        if launched_rank() == 0:  # under mpirun every process finds the same fault
+            print(f"collemu {arguments.command}: {one_line(error) or type(error).__name__}", file=sys.stderr)
         return BAD_INPUT
     return int(code)
 

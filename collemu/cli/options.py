@@ -212,17 +212,10 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None) -> l
 
 
 def collectives() -> tuple[str, ...]:
-    """Collectives that some algorithm does, in the order of the tables."""
-    from collemu import algorithms
-    from collemu.model.bandwidth import BLOCKWISE, WHOLE
+    """Collectives that some algorithm does."""
+    from collemu.builders import BUILDERS
 
-    def done(collective: str) -> bool:
-        try:
-            return bool(algorithms(collective))
-        except ValueError:
-            return False
-
-    return tuple(filter(done, (*WHOLE[:1], *BLOCKWISE, *WHOLE[1:])))
+    return tuple(BUILDERS)
 
 
 def names(text: str, known: Sequence[str], what: str) -> list[str]:

@@ -4,9 +4,11 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from collemu.cli import options
@@ -15,9 +17,10 @@ from collemu.cli.progress import Progress
 from collemu.interop import nccl_tests
 
 if TYPE_CHECKING:
-    from collemu.emulator import Result
-    from collemu.schedule import Schedule
     from collemu.catalogue import System
+    from collemu.emulator import Result
+    from collemu.ranks.crosscheck import Communicator
+    from collemu.schedule import Schedule
     from collemu.tensors import Tensor
 
 ROOTED = ("broadcast", "reduce")
@@ -61,8 +64,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 1 if an element came out wrong."""
+    from collemu.ranks.crosscheck import agree
+    from collemu.ranks.launch import abort
+
     check = options.whole(arguments.check, "-c", least=0)
-    if "-" in (arguments.json, arguments.csv) and arguments.json == arguments.csv:
+    outputs = (arguments.json, arguments.csv)
+    if outputs == ("-", "-"):
         raise ValueError("--json - and --csv - both want stdout; give one of them a file")
     tensor = None
     if arguments.data:
@@ -71,21 +78,64 @@ def run(arguments: argparse.Namespace) -> int:
         tensor = load_tensor(arguments.data)
         arguments.minbytes = arguments.maxbytes = "0"
     points = options.resolve_points(arguments)
-    table = None if "-" in (arguments.json, arguments.csv) else sys.stdout
-    with _open(arguments.json) as json_file, _open(arguments.csv) as csv_file:
-        report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None))
+    comm = _processes()
+    try:
+        with ExitStack() as stack:
+            json_file, csv_file = agree(comm, lambda: [stack.enter_context(_open(name, comm)) for name in outputs])
+            table = sys.stdout if comm.rank == 0 and "-" not in outputs else None
+            report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None))
+            for outcome in _outcomes(points, check, tensor, comm):
+                report.add(outcome)
+            if comm.rank == 0:
+                report.end()
+            if json_file:
+                nccl_tests.write_json(json_file, report.rows, report.header, arguments.words)
+            if csv_file:
+                nccl_tests.write_csv(csv_file, report.rows)
+        return max(comm.allgather(int(nccl_tests.total_wrong(report.rows) > 0)))
+    except ValueError:
+        raise
+    except BaseException as error:
+        abort(comm, f"collemu perf: process {comm.rank} of {comm.size}: {type(error).__name__}: {error}")
+        raise
+
+
+def _processes() -> "Communicator":
+    """All processes that mpirun started; without it, or with one, this process and no MPI."""
+    from collemu.ranks.alone import Alone
+    from collemu.ranks.launch import launched_size, start_mpi
+
+    return start_mpi() if (launched_size() or 1) > 1 else Alone()
+
+
+def _outcomes(
+    points: Sequence[Point], check: int, tensor: "Tensor | None", comm: "Communicator"
+) -> Iterator["Outcome"]:
+    """Outcomes in order as they come; under mpirun the processes share the points, and the first has all at the end."""
+    from collemu.ranks.crosscheck import agree, load_kernels
+
+    if comm.size == 1:
         with Progress(len(points)) as progress:
             for point in points:
                 progress.step(f"{point.collective} {point.algorithm} {point.ranks} ranks {point.size} B")
                 outcome = measure(point, check, tensor)
                 progress.clear()
-                report.add(*outcome)
-        report.end()
-        if json_file:
-            nccl_tests.write_json(json_file, report.rows, report.header, arguments.words)
-        if csv_file:
-            nccl_tests.write_csv(csv_file, report.rows)
-    return 1 if nccl_tests.total_wrong(report.rows) else 0
+                yield outcome
+        return
+    load_kernels(comm)
+    mine = points[comm.rank :: comm.size]
+    parts = comm.gather(agree(comm, lambda: [measure(point, check, tensor) for point in mine]))
+    if parts:
+        yield from (parts[place % comm.size][place // comm.size] for place in range(len(points)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a point: its row, what it depends on, and what a reader must know."""
+
+    row: nccl_tests.Row
+    header: dict[str, Any]
+    notes: tuple[str, ...]
 
 
 class _Numbers(TypedDict):
@@ -95,9 +145,7 @@ class _Numbers(TypedDict):
     protocol: str
 
 
-def measure(
-    point: Point, check: int, tensor: "Tensor | None" = None
-) -> "tuple[nccl_tests.Row, Result, tuple[str, ...]]":
+def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome:
     """Run a point.
 
     Parameters
@@ -107,14 +155,6 @@ def measure(
         0: none; 1: at most at an affordable size; 2: at full size.
     tensor : Tensor, optional
         To use instead of a size.
-
-    Returns
-    -------
-    row : Row
-    result : Result
-        Of the run that was timed.
-    notes : tuple of str
-        What a reader of the row must know.
     """
     from collemu import emulate
     from collemu.check import check as check_outputs
@@ -148,7 +188,7 @@ def measure(
     row = _row(point, system, result, outcome.wrong if outcome else None)
     if data is not None:
         row = dataclasses.replace(row, **_errors(point, data, result))
-    return row, result, tuple(notes)
+    return Outcome(row, result.header, tuple(notes))
 
 
 @lru_cache
@@ -241,23 +281,24 @@ class _Report:
         self._section: tuple[str, str] | None = None
         self._notes: dict[str, None] = {}
 
-    def add(self, row: nccl_tests.Row, result: "Result", notes: Sequence[str]) -> None:
+    def add(self, outcome: Outcome) -> None:
         """Print a row, and above the first of a system and collective what it depends on."""
+        row = outcome.row
         if not self.rows:
-            self.header = header_of(result)
+            self.header = header_of(outcome.header)
         section = (row.system, row.collective)
         if section != self._section:
             if self._section is None or self._section[0] != row.system:
-                self._print(banner(result))
+                self._print(banner(outcome.header))
             self._print([nccl_tests.RUNNING + row.collective, *self._table.heading()])
             self._section = section
         self.rows.append(row)
-        self._notes |= dict.fromkeys(notes)
+        self._notes |= dict.fromkeys(outcome.notes)
         self._print([self._table.row(row)])
 
     def end(self) -> None:
         """Print what stands below the table."""
-        self._print([*nccl_tests.footer(self.rows), *(f"# {note}" for note in self._notes)])
+        self._print([*nccl_tests.footer(self.rows), *(f"# note: {note}" for note in self._notes)])
 
     def _print(self, lines: Sequence[str]) -> None:
         if self._file:
@@ -276,29 +317,29 @@ def _longest(points: Sequence[Point]) -> dict[str, int]:
     }
 
 
-def header_of(result: "Result") -> dict[str, Any]:
+def header_of(header: dict[str, Any]) -> dict[str, Any]:
     """What all rows depend on: versions, system, fidelity, the rest of the recipe, estimated constants."""
     of_a_row = ("collective", "algorithm", "ranks", "channels", "dtype", "op", "wire", "protocol")
-    return {name: value for name, value in result.header.items() if name not in of_a_row}
+    return {name: value for name, value in header.items() if name not in of_a_row} | {"numba": version("numba")}
 
 
-def banner(result: "Result") -> list[str]:
+def banner(header: dict[str, Any]) -> list[str]:
     """Comment lines above the table."""
-    header = result.header
-    estimates = len(header["estimates"])
     return [
-        f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']}",
+        f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']} numba {version('numba')}",
         f"# system {header['system']} fingerprint {header['system_fingerprint']} fidelity {header['fidelity']}",
         f"# recipe accumulate {header['accumulate']} round_own {str(header['round_own']).lower()}",
-        f"# estimates: {estimates} constants, see collemu systems {header['system']}",
+        f"# estimates: {len(header['estimates'])} constants, see collemu systems {header['system']}",
     ]
 
 
 @contextmanager
-def _open(name: str | None) -> Generator[TextIO | None]:
+def _open(name: str | None, comm: "Communicator") -> Generator[TextIO | None]:
     """A file to write, stdout for ``-``, or None; opened before anything runs, so that a bad path fails at once."""
-    if name is None or name == "-":
-        yield sys.stdout if name else None
-        return
-    with open(name, "w", encoding="utf-8", newline="") as file:
-        yield file
+    if name is None or comm.rank != 0:
+        yield None
+    elif name == "-":
+        yield sys.stdout
+    else:
+        with open(name, "w", encoding="utf-8", newline="") as file:
+            yield file

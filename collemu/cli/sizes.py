@@ -36,7 +36,7 @@ def sizes(smallest: int, largest: int, step: int, factor: int) -> list[int]:
         If they do not go from one to the other.
     """
     if smallest > largest:
-        raise ValueError(f"sizes from -b {smallest} to -e {largest} bytes: -b must not exceed -e")
+        raise ValueError(f"sizes from -b {smallest} to -e {largest} bytes: -b must not exceed -e, give both")
     if smallest == largest:
         return [smallest]
     if factor > 1:

@@ -95,7 +95,7 @@ def trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
 def _counter(timeline: Timeline, pid: int) -> Iterator[dict[str, Any]]:
     """Wire bytes on their way, at equally spaced times."""
     end = int(timeline.messages["visible_fs"].max(initial=0))
-    times = np.linspace(0, end, COUNTER_POINTS).astype(np.int64) // FS_PER_NS * FS_PER_NS
+    times = -(-np.linspace(0, end, COUNTER_POINTS).astype(np.int64) // FS_PER_NS) * FS_PER_NS
     for time, value in zip(_nanoseconds(times), on_their_way(timeline, times).tolist(), strict=True):
         yield {
             "name": "wire bytes on their way",

@@ -4,12 +4,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from collemu.catalogue import System
 from collemu.emulator import emulate
 from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, algorithms, build_schedule
-from collemu.catalogue import System
 from collemu.timing import work_of
 
 

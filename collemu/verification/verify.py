@@ -24,8 +24,8 @@ from collemu_kernels import kinds, symbolic
 from numpy.typing import NDArray
 
 from collemu.matching import Messages, match_messages
-from collemu.verification.postcondition import ALL_RANKS, ANYTHING, required_outputs
 from collemu.schedule import READS_DST, READS_SRC, WRITES_DST, Schedule, ScheduleError, chunk_name
+from collemu.verification.postcondition import ALL_RANKS, ANYTHING, required_outputs
 from collemu.verification.structure import check_structure
 from collemu.verification.waits import Waits, describe_deadlock
 

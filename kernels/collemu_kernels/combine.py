@@ -53,8 +53,8 @@ def reduce_integers(target, first, second, operator):
 def reduce_memory(target, first, second, dtype, operator, values, addend):
     """target = first (operator) second on raw bytes of one dtype; returns an image status.
 
-    Types below 32 bits are decoded to float32, reduced there, and rounded to the dtype; 8-bit floats saturate, float16 and
-    bfloat16 overflow to infinity. ``values`` and ``addend`` are float32 work space for at least as many elements.
+    Types below 32 bits are decoded to float32, reduced there, and rounded to the dtype; 8-bit floats saturate, float16
+    and bfloat16 overflow to infinity. ``values`` and ``addend`` are float32 work space for as many elements.
     """
     if dtype == FLOAT32:
         reduce_floats(target.view(np.float32), first.view(np.float32), second.view(np.float32), operator)

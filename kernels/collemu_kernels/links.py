@@ -474,7 +474,7 @@ def serve_outputs(
             queued = trains[train, COUNT]
             count = np.int64(1)
             if queued > 1 and only_bit(ready, output, source):
-                # Alone until another input's packet arrives: the pointer, by then past this input, would let that one in.
+                # Alone until another input's packet arrives; the pointer, by then past this input, lets that one in.
                 quiet = min(end, outputs[output, NEXT_ARRIVAL])
                 count = min(queued, (quiet - 1 - now) // spacing + 1)
             finish = now + count * spacing

@@ -1,6 +1,7 @@
 """The loop that runs a lowered schedule: operations move bytes, bytes take time (docs/timing-rules.md).
 
-A window has three phases: what happens at chips (``events``), what chip ports send, what switch outputs send (``links``).
+A window has three phases: what happens at chips (``events``), what chip ports send, and what switch outputs send
+(``links``).
 """
 
 from typing import NamedTuple
@@ -104,7 +105,7 @@ def satisfy(operations, messages, event_times, event_codes, counts, operation, n
 
 @jit
 def line_up(messages, line, chips, message):
-    """Put a ready message into its chip's line: by ready time, equal ones by (thread, step), the order of operations."""
+    """Put a ready message into its chip's line: by ready time, equal ones by (thread, step), as operations are."""
     chip = messages[message, SOURCE]
     first = chips[chip, LINE]
     place = first + chips[chip, LENGTH]

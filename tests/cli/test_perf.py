@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import collemu as package
+from collemu.cli.main import main
 from tests.cli.conftest import Outcome
 
 Collemu = Callable[..., Outcome]
@@ -110,7 +111,7 @@ def test_the_table_is_comments_and_rows(collemu: Collemu) -> None:
     assert "# Avg bus bandwidth" in outcome.out
     assert "estimates: " in outcome.out
     heading = next(line for line in outcome.out.splitlines() if "algbw" in line)
-    assert heading.split()[:10] == "# size count type redop root time algbw busbw #wrong".split()
+    assert heading.split()[:10] == ["#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]
 
 
 @pytest.mark.parametrize("collective", BUSBW)
@@ -159,7 +160,8 @@ def test_auto_names_an_algorithm_that_is_about_the_fastest(collemu: Collemu, tmp
         words = ("all_reduce", "-b", size, "-e", size, "--ranks", "16", "-c", "0", "--algorithm")
         (chosen,) = results(collemu, tmp_path / "o.json", *words, "auto")
         times = {
-            row["algorithm"]: row["out_of_place"]["time"] for row in results(collemu, tmp_path / "o.json", *words, "all")
+            row["algorithm"]: row["out_of_place"]["time"]
+            for row in results(collemu, tmp_path / "o.json", *words, "all")
         }
         assert chosen["algorithm"] in times
         assert chosen["out_of_place"]["time"] <= 1.5 * min(times.values())
@@ -174,7 +176,7 @@ def test_the_check_can_be_off(collemu: Collemu, tmp_path: Path) -> None:
 
 
 def test_a_wrong_element_is_counted_and_exit_1(collemu: Collemu, monkeypatch: pytest.MonkeyPatch) -> None:
-    import collemu.check as check
+    from collemu import check
     from collemu.reference import reference
 
     def off_by_one(*arguments: Any) -> Any:
@@ -224,3 +226,17 @@ def test_another_systems_numbers_move_the_time(collemu: Collemu, tmp_path: Path)
     words = ("all_reduce", "-b", "64M", "-e", "64M", "--ranks", "8", "--algorithm", "ring", "-c", "0")
     full, halved = results(collemu, tmp_path / "o.json", *words, "--system", f"trainium4_nvl72,{half}")
     assert halved["out_of_place"]["time"] > 1.3 * full["out_of_place"]["time"]
+
+
+@pytest.mark.mpi
+def test_processes_share_the_points_and_give_the_same_file(tmp_path: Path) -> None:
+    from collemu.ranks.launch import run_under_mpi
+
+    words = ["perf", "all_reduce", "-b", "1K", "-e", "8K", "-f", "2", "--ranks", "4", "--algorithm", "ring,tree"]
+    together = tmp_path / "together.csv"
+    done = run_under_mpi(3, ["-m", "collemu", *words, "--csv", str(together)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Avg bus bandwidth") == 1
+    alone = tmp_path / "alone.csv"
+    assert main([*words, "--csv", str(alone)]) == 0
+    assert together.read_bytes() == alone.read_bytes()

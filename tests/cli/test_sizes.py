@@ -48,7 +48,9 @@ def test_what_is_no_size_is_named(text: str) -> None:
         (1000, 8999, M, 3, [1000, 3000]),
     ],
 )
-def test_steps_are_those_of_nccl_tests(smallest: int, largest: int, step: int, factor: int, expected: list[int]) -> None:
+def test_steps_are_those_of_nccl_tests(
+    smallest: int, largest: int, step: int, factor: int, expected: list[int]
+) -> None:
     assert sizes(smallest, largest, step, factor) == expected
 
 
@@ -92,7 +94,13 @@ def test_lists_of_numbers(text: str, numbers: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("0", "is 0; give 1"), ("73", "at most 72"), ("5-3", "backwards"), ("x", "is not a number"), ("4,", "not a number")],
+    [
+        ("0", "is 0; give 1"),
+        ("73", "at most 72"),
+        ("5-3", "backwards"),
+        ("x", "is not a number"),
+        ("4,", "not a number"),
+    ],
 )
 def test_lists_that_make_no_sense_are_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

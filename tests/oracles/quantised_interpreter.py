@@ -96,9 +96,7 @@ def _mx(values: np.ndarray, element: str, largest_exponent: int) -> np.ndarray:
     scale = np.ldexp(1.0, exponent)[:, None]
     with np.errstate(all="ignore"):
         scaled = (rows / scale).astype(np.float32)
-        out = (rounded(scaled, numpy_type(element), saturate=True).astype(np.float64) * scale).astype(
-            np.float32
-        )
+        out = (rounded(scaled, numpy_type(element), saturate=True).astype(np.float64) * scale).astype(np.float32)
     out[spoilt] = np.nan
     return out.reshape(-1)[: len(values)]
 
@@ -171,9 +169,7 @@ class Numbers:
 
     def divided(self, values: np.ndarray, ranks: int) -> np.ndarray:
         if values.dtype.kind in "iu":
-            return np.array(
-                [int(v) // ranks if v >= 0 else -(-int(v) // ranks) for v in values], values.dtype
-            )
+            return np.array([int(v) // ranks if v >= 0 else -(-int(v) // ranks) for v in values], values.dtype)
         if narrow(values.dtype):
             quotient = values.astype(np.float32) / np.float32(ranks)
             return rounded(quotient, values.dtype, saturate=values.dtype.itemsize == 1)

@@ -55,9 +55,7 @@ def test_outputs_and_bytes_equal_the_interpreters(
     except ValueError as error:
         assert wire == "float4_e2m1fn" and "NaN" in str(error)  # a sum of huge values of both signs
         return
-    expected, sent = interpret(
-        schedule, data, count, dtype=dtype, wire=wire, op=op, round_own=recipe.round_own
-    )
+    expected, sent = interpret(schedule, data, count, dtype=dtype, wire=wire, op=op, round_own=recipe.round_own)
     assert result.outputs.dtype == data.dtype
     for rank in (root,) if collective == "reduce" else range(ranks):
         got = result.outputs[rank].astype(np.float64)
@@ -199,14 +197,12 @@ def test_a_faster_system_is_never_slower_for_one_message(name, data, nbytes):
     count = min(nbytes, 2**22) // 4
     before = SYSTEM.provenance[name].value
     better = SYSTEM.with_(**{name: before * data.draw(FASTER[name])})
-    assert (
-        ce.emulate(schedule, better, count=count).time_fs <= ce.emulate(schedule, SYSTEM, count=count).time_fs
-    )
+    assert ce.emulate(schedule, better, count=count).time_fs <= ce.emulate(schedule, SYSTEM, count=count).time_fs
 
 
 @given(ranks=st.integers(2, 12), nbytes=log_uniform_bytes, more=st.integers(1, 4096))
 def test_more_bytes_of_one_message_are_hardly_ever_faster(ranks, nbytes, more):
-    """A shorter last packet passes two links sooner, and a slow sender's message ends with it: that much and no more."""
+    """A slow sender's message ends with its last packet: one that is shorter passes two links sooner."""
     schedule = build_schedule("sendrecv", "direct", ranks)
     count = min(nbytes, 2**20) // 4
     less, larger = (ce.emulate(schedule, SYSTEM, count=c) for c in (count, count + more))

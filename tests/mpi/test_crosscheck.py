@@ -1,0 +1,104 @@
+"""Real MPI processes against the emulator, and what happens when something is wrong. One mpirun a rank count."""
+
+import csv
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from collemu.ranks.launch import mpirun_here, run_under_mpi
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(mpirun_here() is None, reason="no mpirun: pip install 'collemu[mpich]'"),
+]
+
+DRIVERS = Path(__file__).parent / "drivers"
+
+
+def crosscheck(ranks: int, *arguments: str, program: tuple[str, ...] = ("-m", "collemu"), timeout: float = 200.0):
+    return run_under_mpi(ranks, [*program, "crosscheck", *arguments], timeout)
+
+
+def one_line(stderr: str) -> str:
+    lines = stderr.splitlines()
+    assert len(lines) == 1, stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_every_algorithm_has_the_emulators_bytes_and_messages(ranks, tmp_path):
+    table, records = tmp_path / "table.csv", tmp_path / "table.json"
+    flags = ("--algorithm", "all", "--wire", "none,mxfp8_e4m3", "-b", "1005", "--root", str(ranks - 1))
+    process = crosscheck(ranks, "all", *flags, "--json", str(records), "--csv", str(table))
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stderr == ""
+    assert process.stdout.endswith("all identical\n")
+    results = json.loads(records.read_text())["results"]
+    assert {row["ranks"] for row in results} == {ranks}
+    assert all(row["bytes_identical"] and row["messages_identical"] for row in results)
+    # MPI's own collective was asked wherever nothing is quantised
+    assert all((row["mpi_identical"] is True) == (row["wire"] == "none") for row in results)
+    assert {row["dtype"] for row in results} == {"float32", "int32", "int64"}
+    with table.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(results)
+
+
+@pytest.mark.parametrize("wire", ["none", "mxfp4"])
+def test_one_flipped_byte_is_named(wire):
+    """Rank 1 flips byte 2 of what it sends to rank 2, whose output it is."""
+    program = (str(DRIVERS / "flip_byte.py"),)
+    flags = ("--algorithm", "direct", "-b", "4000", "-d", "float32", "--wire", wire)
+    process = crosscheck(3, "sendrecv", *flags, program=program)
+    assert process.returncode == 1, process.stdout + process.stderr
+    mismatches = [line.strip() for line in process.stdout.splitlines() if line.startswith("    ")]
+    pattern = (
+        r"rank 2 output: first differing byte \d+ of 4000: expected 0x[0-9a-f]{2}, got 0x[0-9a-f]{2} \(\d+ differ\)"
+    )
+    assert re.fullmatch(pattern, mismatches[0])
+    if wire == "none":
+        assert "byte 2 of 4000" in mismatches[0]
+        assert mismatches[1].startswith("rank 2 output against MPI's own collective: first differing byte 2 of 4000")
+    assert process.stdout.endswith("1 points DIFFER\n")
+
+
+def test_a_shorter_message_is_named():
+    program = (str(DRIVERS / "short_message.py"),)
+    process = crosscheck(2, "sendrecv", "--algorithm", "direct", "-b", "4000", "-d", "float32", program=program)
+    assert process.returncode == 1, process.stdout + process.stderr
+    expected = "rank 0 messages: connection order: expected message 0 from rank 1 on channel 0 with 4000 bytes"
+    assert expected in process.stdout
+    assert "with 3999 bytes" in process.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_rank_that_fails_ends_all(ranks):
+    begin = time.monotonic()
+    process = crosscheck(ranks, "all_reduce", "-b", "4K", program=(str(DRIVERS / "fail.py"),), timeout=60)
+    assert process.returncode not in (0, 2)
+    assert time.monotonic() - begin < 45
+    assert f"collemu crosscheck: rank 1 of {ranks}: OSError: the cable fell out" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_bad_input_is_one_line_whatever_the_number_of_processes():
+    for flags, text in (
+        (("all_reduce", "--algorithm", "bogus"), "no algorithm 'bogus'"),
+        (("all_reduce", "--root", "3"), "root 3 is not one of the 3 ranks"),
+        (("all_reduce", "--ranks", "5"), "--ranks 5, but mpirun started 3 processes"),
+        (("all_reduce", "-b", "4Q"), "'4Q' is not a size"),
+    ):
+        process = crosscheck(3, *flags)
+        assert process.returncode == 2, process.stderr
+        assert process.stdout == ""
+        assert text in one_line(process.stderr)
+
+
+def test_one_process_is_refused_unless_it_is_meant():
+    refused = crosscheck(1, "all_reduce")
+    assert refused.returncode == 2
+    assert "mpirun -n 4 collemu crosscheck" in one_line(refused.stderr)
+    meant = crosscheck(1, "all_reduce", "--ranks", "1", "-b", "4K")
+    assert (meant.returncode, meant.stderr) == (0, "")

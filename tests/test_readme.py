@@ -1,0 +1,64 @@
+"""What stands in README.md works as written."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from collemu.cli.main import main
+from collemu.ranks.launch import run_under_mpi
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHELL = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines() if line]
+COMMANDS = [line for line in SHELL if line.startswith("collemu ")]
+PARALLEL = [line for line in SHELL if line.startswith("mpirun ")]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for what examples write, in which the package's own files are found as in a clone."""
+    (tmp_path / "collemu").symlink_to(ROOT / "collemu")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
+def test_python(code: str) -> None:
+    if "draw_timelines" in code:
+        pytest.importorskip("matplotlib")
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_comments_say_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = (code for code in PYTHON if "encode" in code)
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out.startswith("[125 128]\n")
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands(line: str) -> None:
+    assert main(shlex.split(line)[1:]) == 0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("line", PARALLEL)
+def test_commands_under_mpirun(line: str) -> None:
+    mpirun, flag, ranks, program, *words = shlex.split(line)
+    assert (mpirun, flag, program) == ("mpirun", "-n", "collemu")
+    done = run_under_mpi(int(ranks), ["-m", "collemu", *words])
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_left_out() -> None:
+    others = [line for line in SHELL if line not in COMMANDS + PARALLEL]
+    assert all(line.startswith(("make demo ", "make test ")) for line in others)
+    assert len(PYTHON) >= 3
+    assert COMMANDS
+    assert PARALLEL
+
+
+def test_pictures_are_there() -> None:
+    for name in re.findall(r"!\[.*?\]\((.*?)\)", README):
+        assert (ROOT / name).exists()
