@@ -131,18 +131,14 @@ def _choose(given: str, allowed: tuple[str, ...], what: str) -> None:
 def _sizes(a: Matrix, b: Matrix) -> tuple[int, int, int]:
     for name, operand, axis in (("a", a, 1), ("b", b, 0)):
         if len(operand.shape) != 2:
-            raise ValueError(
-                f"matmul: {name} has shape {operand.shape}; give a matrix, a (M, K) and b (K, N)"
-            )
+            raise ValueError(f"matmul: {name} has shape {operand.shape}; give a matrix, a (M, K) and b (K, N)")
         if isinstance(operand, Quantized) and operand.axis % 2 != axis:
             raise ValueError(
                 f"matmul: the blocks of {name} run along axis {operand.axis % 2}, not along K; "
                 f"quantise it with axis={axis}"
             )
     if a.shape[1] != b.shape[0]:
-        raise ValueError(
-            f"matmul: a {a.shape} has K={a.shape[1]}, b {b.shape} has K={b.shape[0]}; make them equal"
-        )
+        raise ValueError(f"matmul: a {a.shape} has K={a.shape[1]}, b {b.shape} has K={b.shape[0]}; make them equal")
     return a.shape[0], a.shape[1], b.shape[1]
 
 
@@ -205,9 +201,7 @@ def _dense(numbers: NDArray[np.float32]) -> Operand:
 
 def _block_exact(a: Matrix, b: Matrix, every: int | None) -> tuple[Operand, Operand, Add]:
     if not isinstance(a, Quantized) or not isinstance(b, Quantized):
-        raise ValueError(
-            "matmul: accumulate='block_exact' needs two Quantized: quantise a on axis=1, b on axis=0"
-        )
+        raise ValueError("matmul: accumulate='block_exact' needs two Quantized: quantise a on axis=1, b on axis=0")
     a_format, b_format = find_block_format(a.format), find_block_format(b.format)
     for block_format in (a_format, b_format):
         if block_format.scale.name not in EXACT_SCALES:

@@ -75,7 +75,8 @@ def difference(
 
 def reduced(data: NDArray[Any], op: str) -> NDArray[Any]:
     """Column by column over all ranks."""
-    numbers = data.astype(np.float64) if data.dtype.kind == "f" else data
+    integers = data.dtype.kind in "iu"  # NumPy has no kind for the narrow floats of ml_dtypes
+    numbers = data if integers else data.astype(np.float64)
     match op:
         case "min":
             return numbers.min(axis=0)
@@ -88,4 +89,4 @@ def reduced(data: NDArray[Any], op: str) -> NDArray[Any]:
     if op != "avg":
         return total
     mean = total / len(data)
-    return mean if numbers.dtype.kind == "f" else np.trunc(mean).astype(numbers.dtype)
+    return np.trunc(mean).astype(numbers.dtype) if integers else mean

@@ -212,9 +212,7 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
             f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
         )
     if status == machine.BAD_VALUE:
-        raise ValueError(
-            "data: a NaN has no code in this wire format (FP4 and FP6 have none); use another wire format"
-        )
+        raise ValueError("data: a NaN has no code in this wire format (FP4 and FP6 have none); use another wire format")
     return timing_of(program, state)
 
 

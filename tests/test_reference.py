@@ -27,6 +27,12 @@ def test_integers_wrap_and_their_average_truncates_toward_zero() -> None:
     assert reference("reduce", np.array([[-2], [-3]], np.int64), "avg").tolist() == [[-2]]
 
 
+def test_narrow_floats_are_summed_in_float64() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    data = np.array([[256.0], [1.0]], ml_dtypes.bfloat16)
+    assert reference("reduce", data).tolist() == [[257.0]]
+
+
 def test_difference_looks_at_rows_that_count() -> None:
     data = np.ones((2, 2), np.float32)
     outputs = np.array([[2.0, 2.0], [99.0, 99.0]])

@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(comm, arguments)
     except AgreedError as error:
-        return _refuse(error, comm.rank, arguments.debug)
+        code = _refuse(error, comm.rank, arguments.debug)
+        comm.Barrier()  # some launchers end all processes when the first leaves, before the line is out
+        return code
     except BaseException as error:
         if arguments.debug:
             traceback.print_exc()
@@ -94,10 +96,6 @@ def _communicator(ranks: str | None) -> "Communicator":
         if alone and launched_size() == 1:
             return Alone()
         raise
-    if comm.size == 1 and not alone:
-        raise ValueError(f"one process sends nothing, start more: {START} (or --ranks 1 if that is meant)")
-    if ranks is not None and ranks.strip() != str(comm.size):
-        raise ValueError(f"--ranks {ranks}, but mpirun started {comm.size} processes; crosscheck runs one rank in each")
     return comm
 
 
@@ -134,11 +132,19 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     return int(any(comm.allgather(not all(row.verdict.identical for row in rows))))
 
 
+def _check_size(ranks: str | None, processes: int) -> None:
+    if processes == 1 and ranks is None:
+        raise ValueError(f"one process sends nothing, start more: {START} (or --ranks 1 if that is meant)")
+    if ranks is not None and ranks.strip() != str(processes):
+        raise ValueError(f"--ranks {ranks}, but mpirun started {processes} processes; crosscheck runs one rank in each")
+
+
 def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     """Points and what to run for each; every process finds the same."""
     from collemu import load_system
     from collemu.ranks.crosscheck import Trial
 
+    _check_size(arguments.ranks, ranks)
     repeats = options.whole(arguments.iters, "-n", least=1)
     warmups = options.whole(arguments.warmup_iters, "-w", least=0)
     points = _points(arguments, ranks)

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 ROOTED = ("broadcast", "reduce")
 
 DESCRIPTION = """\
-Emulate a collective and print nccl-tests' table: time in microseconds, bandwidths in decimal GB/s. To its right stand
-the algorithm that ran, the bytes of all wire images, the time below which no schedule can end, and the share of the
-time for
-which the busiest link was sending. Exit code 1 if an element came out wrong."""
+Emulate a collective and print nccl-tests' table: time in microseconds,
+bandwidths in decimal GB/s. To its right stand the algorithm that ran, the bytes
+of all wire images, the time below which no schedule can end, and the share of
+the time for which the busiest link was sending. Exit code 1 if an element came
+out wrong."""
 
 EPILOG = """\
 examples:
@@ -158,6 +159,7 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
     """
     from collemu import emulate
     from collemu.check import check as check_outputs
+    from collemu.dtypes import find_dtype, to_values
 
     system = load(point.system)
     notes: list[str] = []
@@ -167,6 +169,9 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
 
         regions = point.ranks if point.collective in ("reduce_scatter", "alltoall") else 1
         data, how = deal(tensor, point.collective, point.ranks, regions)
+        held = find_dtype(point.dtype)
+        if held.is_codes and data.dtype == held.storage:
+            data = to_values(data, held)
         point = dataclasses.replace(point, count=data.shape[1] // regions)
         notes.append(f"data {tensor.origin}: {how}")
     point = _settled(point, system)

@@ -3,11 +3,11 @@
 import re
 from fractions import Fraction
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 MOST_SIZES = 100_000
-MOST_BYTES = 2**50
+MOST_BYTES = 2**38
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)(?:I?B)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text!r} is not a size; give bytes, or a number with K, M or G (binary): 64M")
     size = int(Fraction(match[1]) * UNITS[match[2].upper()])
     if size > MOST_BYTES:
-        raise ValueError(f"size {text} is beyond any emulation; give at most {MOST_BYTES // 2**40}T")
+        raise ValueError(f"size {text} would take hours to emulate; give at most {MOST_BYTES // 2**30}G")
     return size
 
 

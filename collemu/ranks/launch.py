@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # What launchers tell each process: number of processes, the process's own number, processes on this machine.
-SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+OPEN_MPI_SIZE = "OMPI_COMM_WORLD_SIZE"
+SIZE_NAMES = ("PMI_SIZE", OPEN_MPI_SIZE, "MV2_COMM_WORLD_SIZE")
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 LOCAL_SIZE_NAMES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", *SIZE_NAMES)
 
@@ -63,15 +64,23 @@ def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
     if short_of_cores(environment):
         os.environ.setdefault(WAIT_ASLEEP, "1")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of a foreign launcher: said below in our words
-            from mpi4py import MPI
+        import mpi4py
+
+        mpi4py.rc(initialize=False, finalize=True)  # under a foreign launcher, starting would end the process
+        from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"cannot load MPI ({reason}); install it with: {INSTALL}") from None
+    open_mpi = "Open MPI" in MPI.Get_library_version()
+    mpirun = mpirun_here() or "the mpirun of that library"
+    if OPEN_MPI_SIZE in environment and not open_mpi:
+        raise ValueError(f"mpirun is Open MPI's, but the MPI library is not; start with {mpirun}")
+    if not MPI.Is_initialized():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a foreign launcher: said below in our words
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)  # at lower levels MPICH does not sleep
     size = launched_size(environment)
     if size is not None and size != MPI.COMM_WORLD.size:
-        mpirun = mpirun_here() or "the mpirun of that library"
         raise ValueError(
             f"mpirun started {size} processes, but each sees {MPI.COMM_WORLD.size}: mpirun belongs to another MPI "
             f"than the one that is loaded; start with {mpirun}"

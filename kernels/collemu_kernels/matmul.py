@@ -276,9 +276,7 @@ def multiply_blocks(
             width = (used + LANES - 1) // LANES * LANES
             pack_columns(b[left * b_column :], b_k, b_column, used, start, depth, column_codes)
             decode_parts(column_codes, b_table, parts, columns)
-            pack_columns(
-                b_scales[left * b_blocks :], 1, b_blocks, used, start // block, blocks, column_scales
-            )
+            pack_columns(b_scales[left * b_blocks :], 1, b_blocks, used, start // block, blocks, column_scales)
             for group in range(groups):
                 used_rows = min(ROWS, m - group * ROWS)
                 corner = group * ROWS * n + left

@@ -240,3 +240,21 @@ def test_processes_share_the_points_and_give_the_same_file(tmp_path: Path) -> No
     alone = tmp_path / "alone.csv"
     assert main([*words, "--csv", str(alone)]) == 0
     assert together.read_bytes() == alone.read_bytes()
+
+
+def test_own_bfloat16_is_measured_against_float64(collemu: Collemu, tmp_path: Path) -> None:
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(ml_dtypes.bfloat16)
+    save_file({"w": x}, tmp_path / "x.safetensors")
+    words = ("all_reduce", "--ranks", "4", "--data", tmp_path / "x.safetensors", "-d", "bfloat16,float32")
+    narrow, wide = results(collemu, tmp_path / "o.json", *words)
+    assert wide["relative_error"] < 1e-6
+    assert 1e-4 < narrow["relative_error"] < 2**-7
+
+
+def test_own_codes_are_taken_as_numbers(collemu: Collemu, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((8, 33), 0x38, np.uint8))  # 1.0 in float8_e4m3fn
+    words = ("all_reduce", "--ranks", "8", "--data", tmp_path / "x.npy", "-d", "float8_e4m3fn", "--algorithm", "all")
+    for row in results(collemu, tmp_path / "o.json", *words):
+        assert (row["relative_error"], row["max_abs_error"], row["identical"]) == (0, 0, True)

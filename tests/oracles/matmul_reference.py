@@ -132,9 +132,7 @@ def matmul_float32(
     ]
 
 
-def matmul_block_exact(
-    a: Blocks, b: Blocks, c: list[list[float]], promote: int | None = None
-) -> list[list[float]]:
+def matmul_block_exact(a: Blocks, b: Blocks, c: list[list[float]], promote: int | None = None) -> list[list[float]]:
     """block_exact mode; ``promote`` counts k's."""
     a_element, block = BLOCKS[a.format]
     b_element, _ = BLOCKS[b.format]
@@ -143,9 +141,7 @@ def matmul_block_exact(
     for i, row in enumerate(a.codes):
         result.append([])
         for j, column in enumerate(b.codes):
-            numbers = [
-                (element(x, a_element), element(y, b_element)) for x, y in zip(row, column, strict=True)
-            ]
+            numbers = [(element(x, a_element), element(y, b_element)) for x, y in zip(row, column, strict=True)]
             terms = [
                 block_term(
                     numbers[first : first + block],
