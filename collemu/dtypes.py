@@ -153,4 +153,3 @@ def to_user(storage: NDArray[Any], dtype: Dtype, like: Any) -> NDArray[Any]:
     if given == dtype.storage or given.name == dtype.name:
         return storage.view(given)
     return to_values(storage, dtype)
-

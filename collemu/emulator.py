@@ -201,9 +201,7 @@ def find_protocol(system: System, protocol: str) -> str:
     if protocol == "auto":
         return system.default_protocol
     if protocol not in system.protocols:
-        raise ValueError(
-            f"{system.name} has no protocol {protocol!r}; choose auto, {', '.join(system.protocols)}"
-        )
+        raise ValueError(f"{system.name} has no protocol {protocol!r}; choose auto, {', '.join(system.protocols)}")
     return protocol
 
 
@@ -216,9 +214,7 @@ def wire_bits(payload: Payload) -> Fraction:
     return Fraction(find_format(payload.recipe.wire).bits_per_element)
 
 
-def header_of(
-    schedule: Schedule, system: System, payload: Payload, protocol: str, seed: int
-) -> dict[str, Any]:
+def header_of(schedule: Schedule, system: System, payload: Payload, protocol: str, seed: int) -> dict[str, Any]:
     """What a run depends on, and which of its constants are estimates."""
     import collemu
 

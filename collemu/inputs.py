@@ -39,9 +39,7 @@ def as_float32(x: ArrayLike, what: str, *, to_odd: bool = True) -> NDArray[np.fl
         return _narrow(array.astype(np.float64, copy=False), to_odd)
     if kind in "iu":
         return _narrow(_integers_to_float64(array), to_odd)
-    raise ValueError(
-        f"{what} has dtype {array.dtype}; give floats of at most 64 bits, integers or ml_dtypes floats"
-    )
+    raise ValueError(f"{what} has dtype {array.dtype}; give floats of at most 64 bits, integers or ml_dtypes floats")
 
 
 def _narrow(array: NDArray[np.float64], to_odd: bool) -> NDArray[np.float32]:

@@ -111,9 +111,7 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     first, operation, source_chunk, target_chunk = _chunks(ops)
     elements, starts, targets = _places(schedule, count, operation, source_chunk, target_chunk)
     if np.any(elements < 0):
-        _follow_scratch(
-            schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender
-        )
+        _follow_scratch(schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender)
 
     sizes = elements * item_bytes if wire is None else _image_sizes(elements, wire)
     before = np.concatenate(([0], np.cumsum(sizes)))

@@ -112,17 +112,13 @@ def payload_of(collective: str, dtype: str, recipe: Recipe, op: str) -> Payload:
         return Payload(element, recipe, op, None)
     wire = find_format(recipe.wire)
     if element.kind != "floating":
-        raise ValueError(
-            f"wire {recipe.wire} carries floats, not {element.name}; use a float dtype, or wire none"
-        )
+        raise ValueError(f"wire {recipe.wire} carries floats, not {element.name}; use a float dtype, or wire none")
     if element.name == "float64":
         raise ValueError(
             f"wire {recipe.wire} is rounded from float32; use dtype float32 for it, or wire none for float64"
         )
     if wire.name == "float8_e8m0fnu":
-        raise ValueError(
-            "wire float8_e8m0fnu has neither zero nor sign: it is for scales; choose another wire format"
-        )
+        raise ValueError("wire float8_e8m0fnu has neither zero nor sign: it is for scales; choose another wire format")
     return Payload(element, recipe, op, wire.format_id)
 
 
@@ -178,20 +174,14 @@ class Memory:
         """The array divided by the number of ranks; integers truncate toward zero."""
         ranks = self.lowered.schedule.ranks
         if self.payload.held.kind == "integer":
-            return (
-                (np.sign(held) * (np.abs(held.astype(object)) // ranks)).astype(held.dtype)
-                if held.size
-                else held
-            )
+            return (np.sign(held) * (np.abs(held.astype(object)) // ranks)).astype(held.dtype) if held.size else held
         if self.payload.held.is_codes:
             values = to_values(held.view(self.payload.held.storage), self.payload.held)
             return to_storage(values / np.float32(ranks), self.payload.held)
         return held / held.dtype.type(ranks)
 
 
-def build_memory(
-    lowered: Lowered, payload: Payload, ranks: Sequence[int] | None = None, slots: int = 1
-) -> Memory:
+def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None = None, slots: int = 1) -> Memory:
     """Empty buffers for all ranks, or for those given (a real process holds one), and the data plane over them.
 
     Parameters
@@ -217,17 +207,11 @@ def build_memory(
     cells = 0
     if payload.wire is not None:
         cell_bases, cells = schedule.cell_bases()
-        source_cell = (cell_bases[rank, ops["src_buffer"][pieces.operation]] + pieces.source_chunk).astype(
-            np.int32
-        )
-        target_cell = (cell_bases[rank, ops["dst_buffer"][pieces.operation]] + pieces.target_chunk).astype(
-            np.int32
-        )
+        source_cell = (cell_bases[rank, ops["src_buffer"][pieces.operation]] + pieces.source_chunk).astype(np.int32)
+        target_cell = (cell_bases[rank, ops["dst_buffer"][pieces.operation]] + pieces.target_chunk).astype(np.int32)
         source_cell[pieces.source < 0] = -1
         target_cell[pieces.target < 0] = -1
-        image_at, image_total = _image_places(
-            lowered, payload.wire, np.isin(rank, present), target_cell, cells
-        )
+        image_at, image_total = _image_places(lowered, payload.wire, np.isin(rank, present), target_cell, cells)
     largest = int(pieces.elements.max(initial=0))
     works = payload.quantised or held.format_id not in (
         format_ids.FLOAT32,

@@ -132,20 +132,12 @@ def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
     array = np.asarray(codes)
     storage = _storage(element)
     if array.dtype.name == element.name:
-        array = (
-            np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
-            .view(storage)
-            .reshape(array.shape)
-        )
+        array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).view(storage).reshape(array.shape)
     if array.dtype.newbyteorder("=") != storage:
-        raise ValueError(
-            f"decode: codes of {element.name} are {storage}, not {array.dtype}; encode numbers first"
-        )
+        raise ValueError(f"decode: codes of {element.name} are {storage}, not {array.dtype}; encode numbers first")
     flat: NDArray[Any] = np.ascontiguousarray(array, storage).reshape(-1)
     if element.bits < 8 and flat.size and int(flat.max()) >> element.bits:
-        raise ValueError(
-            f"decode: {int(flat.max()):#04x} is no code of {element.name}, which has {1 << element.bits}"
-        )
+        raise ValueError(f"decode: {int(flat.max()):#04x} is no code of {element.name}, which has {1 << element.bits}")
     values = np.empty(flat.size, np.float32)
     with np.errstate(all="ignore"):
         if element.bits == 16:
@@ -243,9 +235,7 @@ class Quantized:
         has_tensor_scale = block.has_tensor_scale and scales_end > 0
         needed = scales_end + (4 if has_tensor_scale else 0)
         if image.size != needed:
-            raise ValueError(
-                f"from_bytes: {block.name} of shape {shape} takes {needed} bytes, not {image.size}"
-            )
+            raise ValueError(f"from_bytes: {block.name} of shape {shape} takes {needed} bytes, not {image.size}")
         return cls(
             codes=_from_rows(image[:codes_end].reshape(rows, row_codes), lead, axis),
             scales=_from_rows(image[codes_end:scales_end].reshape(rows, row_scales), lead, axis),
@@ -318,9 +308,7 @@ def quantize(
     values = as_float32(x, "quantize: x", to_odd=not block.has_tensor_scale)
     _refuse_beyond_float32(x, values)
     if nan == "raise" and not np.isfinite(values).all():
-        raise ValueError(
-            "quantize: x has a NaN or an infinity, whose block would be NaN: nan='raise' refuses it"
-        )
+        raise ValueError("quantize: x has a NaN or an infinity, whose block would be NaN: nan='raise' refuses it")
     values = _without_nan(values, nan, f"quantize: {block.name}", has_nan=True)
     shape = values.shape
     lead, length = _split(shape, axis)

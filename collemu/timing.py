@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collemu_kernels import links, machine
+from collemu_kernels import kinds, links, machine
 from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
@@ -50,15 +50,18 @@ class Timing:
     down_busy: Int64
 
 
-def work_of(lowered: Lowered, system: System) -> Int64:
+def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
     """Femtoseconds that each operation takes at its endpoint."""
 
     def duration(rate: Fraction) -> Int64:
         return -(-lowered.nbytes * rate.numerator // rate.denominator)
 
     endpoint = system.endpoint
-    reduces = REDUCES[lowered.schedule.ops["kind"]]
-    return np.where(reduces, duration(endpoint.reduce_fs_per_byte), duration(endpoint.copy_fs_per_byte))
+    kind = lowered.schedule.ops["kind"]
+    work = np.where(REDUCES[kind], duration(endpoint.reduce_fs_per_byte), duration(endpoint.copy_fs_per_byte))
+    if protocol.writes_destination:
+        work[kind == kinds.RECV] = 0
+    return work
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,7 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
         dep=schedule.ops["dep"],
         received=lowered.received,
         sent=lowered.sent,
-        work=work_of(lowered, system),
+        work=work_of(lowered, system, protocol),
         sender=messages.sender,
         receiver=messages.receiver,
         successor=messages.slot_successor(system.endpoint.fifo_slots),

@@ -45,9 +45,7 @@ def test_outputs_equal_numpy(collective, algorithm, ranks):
 @pytest.mark.parametrize("chunks", [1, 2, 5])
 def test_lanes_and_pieces_do_not_change_the_result(collective, algorithm, channels, chunks):
     for ranks in (2, 3, 5):
-        schedule = build_schedule(
-            collective, algorithm, ranks, root=ranks - 1, channels=channels, chunks=chunks
-        )
+        schedule = build_schedule(collective, algorithm, ranks, root=ranks - 1, channels=channels, chunks=chunks)
         verify(schedule)
         check(schedule, 17, seed=ranks)
 

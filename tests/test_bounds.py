@@ -57,9 +57,7 @@ def test_port_elements(collective: str, elements: Fraction) -> None:
 def test_a_switch_that_adds_halves_all_reduce_only() -> None:
     assert port_elements("all_reduce", 72, 100, in_switch_reduction=True) == (100, "S")
     for collective in COLLECTIVES[1:]:
-        assert port_elements(collective, 72, 100, in_switch_reduction=True) == port_elements(
-            collective, 72, 100
-        )
+        assert port_elements(collective, 72, 100, in_switch_reduction=True) == port_elements(collective, 72, 100)
     adds = SYSTEM.with_(**{"domain.in_switch_reduction": True})
     assert lower_bound("all_reduce", 72, 100, 32, adds).port_bytes == 400
 
@@ -78,9 +76,7 @@ def test_nothing_to_move_is_the_launch(collective: str) -> None:
 def test_alltoallv_takes_the_largest_row_or_column() -> None:
     counts = [[9, 1, 2], [3, 9, 4], [5, 6, 9]]
     assert port_elements("alltoallv", 3, 0, counts=counts)[0] == 11  # row 2 gives out 5 + 6
-    assert (
-        port_elements("alltoallv", 3, 0, counts=[[0, 0, 7], [0, 0, 8], [0, 0, 0]])[0] == 15
-    )  # column 2 takes in
+    assert port_elements("alltoallv", 3, 0, counts=[[0, 0, 7], [0, 0, 8], [0, 0, 0]])[0] == 15  # column 2 takes in
     assert port_elements("alltoallv", 1, 0, counts=[[5]])[0] == 0
     for wrong in (None, [[1, 2]], [[0, 1], [2]], [[0, -1], [0, 0]]):
         with pytest.raises(ValueError, match="bound of alltoallv: counts"):
@@ -104,15 +100,11 @@ def test_faults_are_named() -> None:
     count=st.integers(0, 10**9),
     bits=st.fractions(1, 64, max_denominator=64),
 )
-def test_bound_grows_with_bytes_and_shrinks_with_rate(
-    collective: str, ranks: int, count: int, bits: Fraction
-) -> None:
+def test_bound_grows_with_bytes_and_shrinks_with_rate(collective: str, ranks: int, count: int, bits: Fraction) -> None:
     here = lower_bound(collective, ranks, count, bits, SYSTEM)
     assert lower_bound(collective, ranks, count + 1, bits, SYSTEM).total_fs >= here.total_fs
     slow = SYSTEM.with_(**{"domain.link_bytes_per_s": 25e9})
-    assert lower_bound(collective, ranks, count, bits, slow).bandwidth_s == pytest.approx(
-        2 * here.bandwidth_s
-    )
+    assert lower_bound(collective, ranks, count, bits, slow).bandwidth_s == pytest.approx(2 * here.bandwidth_s)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

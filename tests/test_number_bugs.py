@@ -36,9 +36,7 @@ def case(source, *values):
             [1.125, 1.625, 2.0**-16, 1e-5, -0.0, 65504],
             [0x3C, 0x3E, 0x01, 0x01, 0x80, 0x7B],
         ),
-        case(
-            "QPyTorch#24 #48, Float8s.jl#12 #22", "float8_e5m2", [2.0**-15, 3 * 2.0**-16, -3.0], [2, 3, 0xC2]
-        ),
+        case("QPyTorch#24 #48, Float8s.jl#12 #22", "float8_e5m2", [2.0**-15, 3 * 2.0**-16, -3.0], [2, 3, 0xC2]),
     ],
 )
 def test_encoding(element_format, inputs, codes):
@@ -100,9 +98,7 @@ def test_kekzl_imp_250_elements_are_scaled_by_the_scale_that_is_sent(name):
     quantised = quantize(x, name, scale_mode="ceil")
     scale = np.float32(decode(quantised.scales, "float8_e8m0fnu")[0])
     element = BLOCK_FORMATS[name].element
-    step = np.maximum(
-        2.0 ** (np.floor(np.log2(np.abs(x / scale))) - element.mantissa_bits), element.min_subnormal
-    )
+    step = np.maximum(2.0 ** (np.floor(np.log2(np.abs(x / scale))) - element.mantissa_bits), element.min_subnormal)
     assert (np.abs(quantised.dequantize() - x) <= scale * step / 2).all()
 
 

@@ -20,9 +20,7 @@ def test_rows_are_small():
 def test_chunks_differ_by_at_most_one_element_and_the_longer_come_first(count, chunks):
     schedule = build_schedule("sendrecv", "direct", 2, chunks=chunks)
     lengths = np.diff(schedule.chunk_starts(kinds.INPUT, count))
-    assert lengths.tolist() == [-(-count // chunks)] * (count % chunks) + [count // chunks] * (
-        chunks - count % chunks
-    )
+    assert lengths.tolist() == [-(-count // chunks)] * (count % chunks) + [count // chunks] * (chunks - count % chunks)
 
 
 def test_regions_begin_at_multiples_of_count():

@@ -81,9 +81,7 @@ def test_integer_times() -> None:
     assert SYSTEM.scaleout.fs_per_byte == 20_000
 
 
-@pytest.mark.parametrize(
-    ("name", "fitted_us"), [("dma", 1.27), ("ll", 1.27), ("ll128", 1.29), ("simple", 7.25)]
-)
+@pytest.mark.parametrize(("name", "fitted_us"), [("dma", 1.27), ("ll", 1.27), ("ll128", 1.29), ("simple", 7.25)])
 def test_a_step_and_two_hops_are_the_fitted_step(name: str, fitted_us: float) -> None:
     step = SYSTEM.protocols[name].step_latency_fs + 2 * SYSTEM.domain.hop_latency_fs
     assert step == femtoseconds(fitted_us / 1e6)
@@ -176,15 +174,8 @@ def test_with_names_faults(name: str, value: float, fault: str) -> None:
 
 
 def test_zero_where_zero_makes_sense() -> None:
-    free = SYSTEM.with_(
-        **{"endpoint.launch_s": 0, "protocol.dma.step_latency_s": 0, "domain.packet_header_bytes": 0}
-    )
-    assert (
-        free.endpoint.launch_fs
-        == free.protocols["dma"].step_latency_fs
-        == free.domain.packet_header_bytes
-        == 0
-    )
+    free = SYSTEM.with_(**{"endpoint.launch_s": 0, "protocol.dma.step_latency_s": 0, "domain.packet_header_bytes": 0})
+    assert free.endpoint.launch_fs == free.protocols["dma"].step_latency_fs == free.domain.packet_header_bytes == 0
 
 
 def test_pickles_hashes_and_compares() -> None:

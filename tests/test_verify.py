@@ -51,9 +51,7 @@ def test_a_ring_that_receives_first_never_runs():
         rank[:, 0],
         0,
         steps(kinds.COPY, src=(IN, 0), dst=(OUT, rank)),
-        interleave(
-            steps(kinds.RECV, dst=(OUT, (rank - 1 - hop) % 4)), steps(kinds.SEND, src=(OUT, (rank - hop) % 4))
-        ),
+        interleave(steps(kinds.RECV, dst=(OUT, (rank - 1 - hop) % 4)), steps(kinds.SEND, src=(OUT, (rank - hop) % 4))),
         send_peer=(rank[:, 0] + 1) % 4,
         recv_peer=(rank[:, 0] - 1) % 4,
     )
@@ -238,15 +236,11 @@ def test_every_dependency_of_a_sum_counts(algorithm, ranks):
 def test_a_full_slot_orders_nothing():
     """Rank 0's second send waits until rank 1 has taken the first only because one slot is there."""
     assembler = Assembler()
-    assembler.add(
-        0, 0, steps(kinds.SEND, src=(IN, [0, 0])), steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), send_peer=1
-    )
+    assembler.add(0, 0, steps(kinds.SEND, src=(IN, [0, 0])), steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), send_peer=1)
     # Rank 1 reads its output in thread 1 after the first receive, and overwrites it with the second.
     assembler.add(1, 0, steps(kinds.RECV, dst=(OUT, [0, 0])), recv_peer=0)
     assembler.add(1, 1, steps(kinds.COPY, src=(OUT, 0), dst=(SCRATCH, 0), dep=(0, 0)))
-    schedule = assembler.schedule(
-        "broadcast", "overwrite", 2, input_chunks=1, output_chunks=1, scratch_chunks=1
-    )
+    schedule = assembler.schedule("broadcast", "overwrite", 2, input_chunks=1, output_chunks=1, scratch_chunks=1)
     for slots in (1, 2):
         with pytest.raises(ScheduleError, match=r"race on rank 1 output\[0\]: nothing orders"):
             verify(schedule, slots=slots)
@@ -255,9 +249,7 @@ def test_a_full_slot_orders_nothing():
 def test_messages_through_other_ranks_order_accesses():
     """Rank 0 overwrites what it sent after the message has been round the ring."""
     assembler = Assembler()
-    assembler.add(
-        0, 0, steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), steps(kinds.SEND, src=(OUT, 0)), send_peer=1
-    )
+    assembler.add(0, 0, steps(kinds.COPY, src=(IN, 0), dst=(OUT, 0)), steps(kinds.SEND, src=(OUT, 0)), send_peer=1)
     assembler.add(0, 1, steps(kinds.RECV, dst=(OUT, 0)), recv_peer=2)
     assembler.add([1, 2], 0, steps(kinds.RECV_COPY_SEND, dst=(OUT, 0)), send_peer=[2, 0], recv_peer=[0, 1])
     schedule = assembler.schedule("broadcast", "round", 3, input_chunks=1, output_chunks=1)

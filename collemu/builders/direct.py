@@ -59,9 +59,7 @@ def all_gather(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
         rank, peer, lone = to.rank, to.peer, to.lone_rank
         chunk = channel * pieces + step
         own = steps(kinds.COPY, src=(IN, chunk), dst=(OUT, lone * total + chunk), publish=kinds.PUBLISH_FINAL)
-        send = steps(
-            kinds.SEND, src=(OUT, rank * total + chunk), dep=to.adding(rank, rank, step=0, lone_step=step)
-        )
+        send = steps(kinds.SEND, src=(OUT, rank * total + chunk), dep=to.adding(rank, rank, step=0, lone_step=step))
         recv = steps(kinds.RECV, dst=(OUT, peer * total + chunk))
         _add(assembler, to, channel, interleave(send, recv), own)
     return assembler.schedule(
@@ -105,9 +103,7 @@ def sendrecv(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sch
         after, before = (rank + 1) % ranks, (rank - 1) % ranks
         assembler.add(rank, channel, shift, send_peer=after, recv_peer=before, channel=channel)
     total = channels * pieces
-    return assembler.schedule(
-        "sendrecv", "direct", ranks, channels=channels, input_chunks=total, output_chunks=total
-    )
+    return assembler.schedule("sendrecv", "direct", ranks, channels=channels, input_chunks=total, output_chunks=total)
 
 
 def _add(assembler: Assembler, to: Peers, channel: int, exchange: Steps, own: Steps) -> None:

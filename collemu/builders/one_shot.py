@@ -48,9 +48,7 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
             ),
         )
         peer = to.peer[:, 0]
-        assembler.add(
-            to.rank[:, 0], to.thread[:, 0], program, send_peer=peer, recv_peer=peer, channel=channel
-        )
+        assembler.add(to.rank[:, 0], to.thread[:, 0], program, send_peer=peer, recv_peer=peer, channel=channel)
     return assembler.schedule(
         "all_reduce",
         "one_shot",

@@ -33,9 +33,7 @@ class Peers:
     lone_rank: Column
     lone_thread: Column
 
-    def adding(
-        self, rank: Column, term: Column, *, step: ArrayLike, lone_step: ArrayLike
-    ) -> tuple[Column, Column]:
+    def adding(self, rank: Column, term: Column, *, step: ArrayLike, lone_step: ArrayLike) -> tuple[Column, Column]:
         """Dependency on the operation of a rank that adds (or stores) what rank ``term`` contributes.
 
         Peer threads do so at ``step``, the lone thread (the rank's own term) at ``lone_step``; where ``term``

@@ -38,17 +38,13 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
             program += [
                 steps(kinds.SEND, src=(IN, base + (rank - 1) % ranks)),
                 steps(kinds.RECV_REDUCE_SEND, src=(IN, reduced)),
-                steps(
-                    kinds.RECV_REDUCE_COPY_SEND, src=(IN, own), dst=(OUT, own), publish=kinds.PUBLISH_FINAL
-                ),
+                steps(kinds.RECV_REDUCE_COPY_SEND, src=(IN, own), dst=(OUT, own), publish=kinds.PUBLISH_FINAL),
                 steps(kinds.RECV_COPY_SEND, dst=(OUT, gathered)),
                 steps(kinds.RECV, dst=(OUT, base + (rank + 1) % ranks)),
             ]
         _add_ring(assembler, ranks, channel, program)
     total = channels * rounds * ranks
-    return assembler.schedule(
-        "all_reduce", "ring", ranks, channels=channels, input_chunks=total, output_chunks=total
-    )
+    return assembler.schedule("all_reduce", "ring", ranks, channels=channels, input_chunks=total, output_chunks=total)
 
 
 def reduce_scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:

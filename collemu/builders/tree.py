@@ -201,9 +201,7 @@ class _Lanes:
         """Dependency on the same piece of the thread that these ranks got last."""
         return self._threads[role][:, None] - 1, np.arange(self._pieces)
 
-    def add(
-        self, lane: int, role: Ranks, program: Steps, *, to: Ranks | None = None, of: Ranks | None = None
-    ) -> None:
+    def add(self, lane: int, role: Ranks, program: Steps, *, to: Ranks | None = None, of: Ranks | None = None) -> None:
         """One more thread for each rank of a role, from rank ``of[rank]`` to rank ``to[rank]``."""
         self._assembler.add(
             role,

@@ -88,11 +88,15 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How an endpoint moves a chunk: ``data_bytes`` of every ``line_bytes`` on the wire are payload."""
+    """How an endpoint moves a chunk: ``data_bytes`` of every ``line_bytes`` on the wire are payload.
+
+    Where it ``writes_destination``, a message lands where it belongs, and a receiver that only stores it has no work.
+    """
 
     step_latency_s: float
     data_bytes: int
     line_bytes: int
+    writes_destination: bool
 
     @property
     def step_latency_fs(self) -> int:

@@ -87,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None))
             for outcome in _outcomes(points, check, tensor, comm):
                 report.add(outcome)
+            report.note(_left_out(arguments, points))
             if comm.rank == 0:
                 report.end()
             if json_file:
@@ -157,6 +158,8 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
     tensor : Tensor, optional
         To use instead of a size.
     """
+    import numpy as np
+
     from collemu import emulate
     from collemu.check import check as check_outputs
     from collemu.dtypes import find_dtype, to_values
@@ -171,7 +174,7 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
         data, how = deal(tensor, point.collective, point.ranks, regions)
         held = find_dtype(point.dtype)
         if held.is_codes and data.dtype == held.storage:
-            data = to_values(data, held)
+            data = to_values(np.array(data), held)  # a copy: kernels are compiled for arrays that can be written
         point = dataclasses.replace(point, count=data.shape[1] // regions)
         notes.append(f"data {tensor.origin}: {how}")
     point = _settled(point, system)
@@ -298,8 +301,12 @@ class _Report:
             self._print([nccl_tests.RUNNING + row.collective, *self._table.heading()])
             self._section = section
         self.rows.append(row)
-        self._notes |= dict.fromkeys(outcome.notes)
+        self.note(outcome.notes)
         self._print([self._table.row(row)])
+
+    def note(self, notes: Sequence[str]) -> None:
+        """Say something below the table, once."""
+        self._notes |= dict.fromkeys(notes)
 
     def end(self) -> None:
         """Print what stands below the table."""
@@ -308,6 +315,13 @@ class _Report:
     def _print(self, lines: Sequence[str]) -> None:
         if self._file:
             print("\n".join(lines), file=self._file, flush=True)
+
+
+def _left_out(arguments: argparse.Namespace, points: Sequence[Point]) -> list[str]:
+    """Collectives that were asked for but have none of the algorithms."""
+    asked = options.names(arguments.collective, options.collectives(), "collective")
+    have = {point.collective for point in points}
+    return [f"{name} is left out: it has no {arguments.algorithm}" for name in asked if name not in have]
 
 
 def _longest(points: Sequence[Point]) -> dict[str, int]:

@@ -71,6 +71,4 @@ def busbw(collective: str, ranks: int, size: int, time_s: float) -> float:
 
 def _known(collective: str) -> None:
     if collective not in (*BLOCKWISE, *WHOLE):
-        raise ValueError(
-            f"collective {collective!r}: unknown; there are {', '.join(sorted((*BLOCKWISE, *WHOLE)))}"
-        )
+        raise ValueError(f"collective {collective!r}: unknown; there are {', '.join(sorted((*BLOCKWISE, *WHOLE)))}")

@@ -4,8 +4,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from collemu.catalogue import System
-from collemu.emulator import emulate
+from collemu.catalogue import Protocol, System
+from collemu.emulator import emulate, find_protocol
 from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
@@ -39,6 +39,7 @@ def choose_algorithm(
         If no algorithm of the collective takes these numbers; the text is the last one's reason.
     """
     payload = payload_of(collective, dtype, Recipe(wire=wire), op)
+    chosen = system.protocols[find_protocol(system, protocol)]
     estimates: dict[str, float] = {}
     reason = ValueError(f"no algorithm for {collective}")
     for name in algorithms(collective):
@@ -49,7 +50,7 @@ def choose_algorithm(
             continue
         latency = _latency_s(schedule, system, dtype, op, wire, protocol)
         lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
-        estimates[name] = latency + _transfer_s(lowered, system)
+        estimates[name] = latency + _transfer_s(lowered, system, chosen)
     if not estimates:
         raise reason
     return min(estimates, key=lambda name: estimates[name])
@@ -67,11 +68,11 @@ def _latency_s(schedule: Schedule, system: System, dtype: str, op: str, wire: st
     return result.time_s
 
 
-def _transfer_s(lowered: Lowered, system: System) -> float:
+def _transfer_s(lowered: Lowered, system: System, protocol: Protocol) -> float:
     messages, ranks = lowered.messages, lowered.schedule.ranks
     busiest_port = max(
         float(np.bincount(end, weights=messages.nbytes, minlength=ranks).max(initial=0.0))
         for end in (messages.source, messages.destination)
     )
-    work = np.bincount(lowered.schedule.thread_of_op, weights=work_of(lowered, system))
+    work = np.bincount(lowered.schedule.thread_of_op, weights=work_of(lowered, system, protocol))
     return max(busiest_port / system.chip_bytes_per_s, float(work.max(initial=0.0)) / 1e15)

@@ -265,8 +265,7 @@ class _SymbolicRun:
         lists = {
             "lacks": [_contribution(r, c) for r, c in np.argwhere(held < wanted)],
             "holds twice or more": [
-                f"{_contribution(r, c)} {held[r, c]:.0f} times"
-                for r, c in np.argwhere((held > 1) & (wanted > 0))
+                f"{_contribution(r, c)} {held[r, c]:.0f} times" for r, c in np.argwhere((held > 1) & (wanted > 0))
             ],
             "holds what does not belong there,": [
                 _contribution(r, c) for r, c in np.argwhere((held > 0) & (wanted == 0))

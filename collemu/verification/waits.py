@@ -27,9 +27,7 @@ class Waits:
         order = np.empty(len(self.dep), dtype=np.int32)
         position = np.full(len(self.dep), -1, dtype=np.int32)
         room = self.messages.room(slots)
-        done = symbolic.execution_order(
-            self.first, self.length, self.dep, self.arrival, room, order, position
-        )
+        done = symbolic.execution_order(self.first, self.length, self.dep, self.arrival, room, order, position)
         return order[:done], position
 
     def runs(self, slots: int) -> bool:
@@ -83,10 +81,7 @@ def describe_deadlock(schedule: Schedule, waits: Waits, slots: int) -> str:
     else:
         slots, head = most, "deadlock at any slot count"
     cycle = waits.cycle(slots)
-    parts = [
-        f"{schedule.describe(op)} waits for {schedule.where(cause)} {why}"
-        for op, cause, why in cycle[:_NAMED]
-    ]
+    parts = [f"{schedule.describe(op)} waits for {schedule.where(cause)} {why}" for op, cause, why in cycle[:_NAMED]]
     if len(cycle) > _NAMED:
         parts.append(f"and {len(cycle) - _NAMED} more, back to the first")
     return f"{head}: {'; '.join(parts)}"

@@ -234,9 +234,7 @@ def encode_row(values, format_id, scale_mode, rounding, saturate, random, tensor
             scaled = work.view(np.float32)
             for i in range(size):
                 scaled[i] = np.float32(np.float32(tile[i] * spread_factors[i]) + zero)
-            encode_rounded(
-                scaled[:size], element, saturate, rounding, random[start : start + size], tile_codes
-            )
+            encode_rounded(scaled[:size], element, saturate, rounding, random[start : start + size], tile_codes)
         for i in range(blocks):
             if amax[i] >= EXPONENT:
                 tile_codes[i * block : min((i + 1) * block, size)] = 0

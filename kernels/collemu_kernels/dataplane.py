@@ -91,9 +91,7 @@ def move_raw(data, operation, piece, received, sent):
         return 0
     if kind == REDUCE:
         here = memory[target : target + size]
-        return reduce_memory(
-            here, here, memory[source : source + size], data.dtype, data.operator, values, addend
-        )
+        return reduce_memory(here, here, memory[source : source + size], data.dtype, data.operator, values, addend)
     if kind == SEND:
         slot = data.slot[sent] + image
         copy_bytes(memory[source : source + size], data.wire_bytes[slot : slot + size])
@@ -113,9 +111,7 @@ def move_raw(data, operation, piece, received, sent):
         result = data.wire_bytes[slot : slot + size]
     else:
         result = memory[target : target + size]
-    status = reduce_memory(
-        result, memory[own : own + size], arrived, data.dtype, data.operator, values, addend
-    )
+    status = reduce_memory(result, memory[own : own + size], arrived, data.dtype, data.operator, values, addend)
     if kind == RECV_REDUCE_COPY_SEND:
         slot = data.slot[sent] + image
         copy_bytes(result, data.wire_bytes[slot : slot + size])

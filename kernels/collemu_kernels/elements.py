@@ -116,9 +116,7 @@ def encode_elements_as(values, format_id, saturate, codes):
 
 
 @jit
-def encode_elements(
-    values: NDArray[np.float32], format_id: int, saturate: bool, codes: NDArray[np.uint8]
-) -> None:
+def encode_elements(values: NDArray[np.float32], format_id: int, saturate: bool, codes: NDArray[np.uint8]) -> None:
     """Codes of float32 ``values``, one a byte."""
     if format_id == FLOAT8_E4M3FN:
         encode_elements_as(values, FLOAT8_E4M3FN, saturate, codes)

@@ -86,15 +86,11 @@ def is_known(format_id):
     """Whether images of this format exist."""
     if format_id >= FIRST_BLOCK_FORMAT:
         return format_id < FIRST_BLOCK_FORMAT + BLOCK_PARAMETERS.shape[0]
-    return format_id in (FLOAT32, FLOAT8_E8M0FNU) or (
-        format_id > 0 and ELEMENT_PARAMETERS[format_id, BITS] > 0
-    )
+    return format_id in (FLOAT32, FLOAT8_E8M0FNU) or (format_id > 0 and ELEMENT_PARAMETERS[format_id, BITS] > 0)
 
 
 @jit
-def encode_image(
-    values: NDArray[np.float32], format_id: int, saturate: bool, image: NDArray[np.uint8]
-) -> int:
+def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, image: NDArray[np.uint8]) -> int:
     """Write the wire image of float32 ``values`` to ``image`` (uint8, exactly `image_bytes` long).
 
     Rounds to nearest even, from the float32 values, once. ``saturate`` concerns element formats alone.

@@ -493,9 +493,7 @@ def serve_outputs(
                     clear_bit(ready, output, source)
                 elif trains[following, FIRST] > finish:
                     clear_bit(ready, output, source)
-                    outputs[output, NEXT_ARRIVAL] = min(
-                        outputs[output, NEXT_ARRIVAL], trains[following, FIRST]
-                    )
+                    outputs[output, NEXT_ARRIVAL] = min(outputs[output, NEXT_ARRIVAL], trains[following, FIRST])
             else:
                 # In and out have the same rate, so the next packet of the train is there when this one has gone.
                 trains[train, COUNT] = queued - count

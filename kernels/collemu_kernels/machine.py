@@ -20,6 +20,7 @@ from collemu_kernels.links import (
     LINE,
     NEVER,
     NONE,
+    PACKETS,
     READY,
     RECEIVER,
     SENDER,
@@ -46,9 +47,7 @@ FOLLOWING = 0  # next operation of its thread, or NONE
 RECEIVED = 1  # message that it receives, or NONE
 SENT = 2  # message that it sends, or NONE
 WORK = 3  # time at the endpoint
-DEPENDENTS = (
-    4  # where those that depend on it begin in `dependents`; they end where the next operation's begin
-)
+DEPENDENTS = 4  # where those that depend on it begin in `dependents`; they end where the next operation's begin
 WAITS = 5  # conditions that do not hold yet
 START = 6  # NEVER before
 FINISH = 7
@@ -113,8 +112,7 @@ def line_up(messages, line, chips, message):
     while place > first:
         before = line[place - 1]
         if messages[before, READY] < messages[message, READY] or (
-            messages[before, READY] == messages[message, READY]
-            and messages[before, SENDER] < messages[message, SENDER]
+            messages[before, READY] == messages[message, READY] and messages[before, SENDER] < messages[message, SENDER]
         ):
             break
         line[place] = before
@@ -183,9 +181,7 @@ def run(
                 if following != NONE:
                     satisfy(operations, messages, event_times, event_codes, counts, following, time, step)
                 for place in range(operations[index, DEPENDENTS], operations[index + 1, DEPENDENTS]):
-                    satisfy(
-                        operations, messages, event_times, event_codes, counts, dependents[place], time, step
-                    )
+                    satisfy(operations, messages, event_times, event_codes, counts, dependents[place], time, step)
                 if received != NONE and messages[received, SUCCESSOR] != NONE:
                     freed = time + endpoint.notice
                     post(event_times, event_codes, counts, freed, messages[received, SUCCESSOR], SLOT_IS_FREE)
@@ -233,9 +229,9 @@ def run(
         fabric_next = min(fabric_next, first_on)
         for place in range(counts[DELIVERED]):
             message = lists[DELIVERED, place]
-            last = serialisation[messages[message, LAST_BYTES]]
+            largest = fabric.full if messages[message, PACKETS] > 1 else messages[message, LAST_BYTES]
             sent = operations[messages[message, SENDER], FINISH]
-            visible = max(messages[message, ARRIVAL], sent + 2 * (last + latency))
+            visible = max(messages[message, ARRIVAL], sent + 2 * (serialisation[largest] + latency))
             messages[message, VISIBLE] = visible
             post(event_times, event_codes, counts, visible, message, MESSAGE_ARRIVES)
     if counts[FINISHED] < total:

@@ -155,6 +155,12 @@ def test_all_leaves_out_what_does_not_go_together(collemu: Collemu, tmp_path: Pa
     assert all(row["out_of_place"]["nwrong"] == 0 for row in rows)
 
 
+def test_what_has_no_such_algorithm_is_said_to_be_left_out(collemu: Collemu) -> None:
+    outcome = collemu("perf", "all_reduce,alltoall", "-b", "64", "-e", "64", "--ranks", "3", "--algorithm", "ring")
+    assert len(outcome.rows()) == 1
+    assert "# note: alltoall is left out: it has no ring" in outcome.out
+
+
 def test_auto_names_an_algorithm_that_is_about_the_fastest(collemu: Collemu, tmp_path: Path) -> None:
     for size in ("256", "8M"):
         words = ("all_reduce", "-b", size, "-e", size, "--ranks", "16", "-c", "0", "--algorithm")

@@ -43,9 +43,7 @@ def compare(values, expected, name, *, rounding="nearest_even", saturate):
     codes = encode(values[~holes], name, rounding=rounding, saturate=saturate)
     wrong = np.flatnonzero(codes != expected[~holes])
     nan_both = np.isnan(decode(codes[wrong], name)) & np.isnan(decode(expected[~holes][wrong], name))
-    assert nan_both.all(), [
-        (values[~holes][i].hex(), hex(codes[i]), hex(expected[~holes][i])) for i in wrong[:5]
-    ]
+    assert nan_both.all(), [(values[~holes][i].hex(), hex(codes[i]), hex(expected[~holes][i])) for i in wrong[:5]]
     if find_element_format(name).has_nan:
         assert np.isnan(decode(encode(values[holes], name, saturate=saturate), name)).all()
     return int(holes.sum())
@@ -83,9 +81,7 @@ def test_roundings_of_gfloat(load, short, gfloat_name, saturate):
     values = vectors["in_f32bits"].view(np.float32)
     no_code = vectors[column] == 255 if short[:2] in ("e2", "e3") else np.zeros(values.size, bool)
     assert (np.isnan(values) >= no_code).all(), "255 stands for NaN alone"
-    compare(
-        values, vectors[column], FORMATS[short], rounding=GFLOAT_ROUNDINGS[gfloat_name], saturate=saturate
-    )
+    compare(values, vectors[column], FORMATS[short], rounding=GFLOAT_ROUNDINGS[gfloat_name], saturate=saturate)
 
 
 @pytest.mark.parametrize("short", ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m1", "e3m2", "e2m3"])

@@ -74,9 +74,7 @@ def test_roundings_against_exact_fractions(name, rounding, saturate):
     grid = np.array([float(x) for x in reference.magnitudes], np.float32)
     middle = ((grid[1:].astype(np.float64) + grid[:-1]) / 2).astype(np.float32)
     around = np.concatenate([grid, middle, [2 * grid[-1], 1e30, 1e-40, 1e-30]]).astype(np.float32)
-    values = np.concatenate(
-        [around, np.nextafter(around, np.float32(0)), np.nextafter(around, np.float32(np.inf))]
-    )
+    values = np.concatenate([around, np.nextafter(around, np.float32(0)), np.nextafter(around, np.float32(np.inf))])
     values = np.concatenate([values, -values, [np.inf, -np.inf]]).astype(np.float32)
     expected = encode_all(values, name, rounding=rounding, saturate=saturate)
     codes = encode(values, name, rounding=rounding, saturate=saturate)
@@ -92,16 +90,12 @@ def test_both_encoders_agree_on_random_bits(name):
     none = np.empty(0, np.uint64)
     for saturate in (True, False):
         elements.encode_elements(values, ELEMENT_FORMATS[name].format_id, saturate, fast)
-        elements.encode_rounded(
-            values, ELEMENT_FORMATS[name].format_id, saturate, ids.NEAREST_EVEN, none, slow
-        )
+        elements.encode_rounded(values, ELEMENT_FORMATS[name].format_id, saturate, ids.NEAREST_EVEN, none, slow)
         assert (fast == slow).all()
 
 
 def test_e8m0():
-    values = np.array(
-        [1, 1.5, 3, 0.75, 1.4999999, 2.0**127, 2.0**-127, 1e38, 0, -0.0, -1, np.nan], np.float32
-    )
+    values = np.array([1, 1.5, 3, 0.75, 1.4999999, 2.0**127, 2.0**-127, 1e38, 0, -0.0, -1, np.nan], np.float32)
     assert encode(values, "float8_e8m0fnu").tolist() == [
         127,
         128,
@@ -125,8 +119,7 @@ def test_e8m0():
     assert (encode(decoded, "float8_e8m0fnu") == codes).all()
     normal = ALL_BF16[(ALL_BF16 >= 2.0**-126)]
     assert (
-        encode(normal, "float8_e8m0fnu", saturate=False)
-        == normal.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
+        encode(normal, "float8_e8m0fnu", saturate=False) == normal.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
     ).all()
 
 

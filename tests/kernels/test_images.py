@@ -110,12 +110,8 @@ def digest() -> str:
         for name in NAMES:
             format_id = find_format(name).format_id
             for length in (1, 33, 1030):
-                values = (rng.standard_normal(length) * np.exp2(rng.integers(-150, 127, length))).astype(
-                    np.float32
-                )
-                values[:: max(length // 3, 1)] = [0.0, -0.0, 3e38, -1e-45][
-                    : len(values[:: max(length // 3, 1)])
-                ]
+                values = (rng.standard_normal(length) * np.exp2(rng.integers(-150, 127, length))).astype(np.float32)
+                values[:: max(length // 3, 1)] = [0.0, -0.0, 3e38, -1e-45][: len(values[:: max(length // 3, 1)])]
                 for saturate in (True, False):
                     image = image_of(values, format_id, saturate=saturate)
                     decoded = np.empty(length, np.float32)
@@ -123,9 +119,7 @@ def digest() -> str:
                     total.update(image.tobytes())
                     total.update(np.where(np.isnan(decoded), np.float32(0), decoded).tobytes())
         for rounding in ("nearest_away", "toward_zero", "up", "down", "stochastic"):
-            total.update(
-                quantize(rng.standard_normal(100), "mxfp8_e5m2", rounding=rounding, seed=3).to_bytes()
-            )
+            total.update(quantize(rng.standard_normal(100), "mxfp8_e5m2", rounding=rounding, seed=3).to_bytes())
     return total.hexdigest()
 
 

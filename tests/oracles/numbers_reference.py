@@ -150,10 +150,7 @@ def mx_block(values, block_format, mode="floor"):
     code = mx_scale_code(max(map(abs, exact)), element, mode)
     scale = Fraction(2) ** (code - 127)
     signs = np.signbit(np.asarray(values))
-    codes = [
-        REFERENCES[element].encode(abs(x / scale), negative=bool(n))
-        for x, n in zip(exact, signs, strict=True)
-    ]
+    codes = [REFERENCES[element].encode(abs(x / scale), negative=bool(n)) for x, n in zip(exact, signs, strict=True)]
     return code, codes
 
 

@@ -126,9 +126,7 @@ class _Case:
             thread.send_peer, receiver.recv_peer = destination, thread.rank
         return receiver
 
-    def find_thread(
-        self, rank: int, channel: int, side: str, peer: int, only: Thread | None = None
-    ) -> Thread | None:
+    def find_thread(self, rank: int, channel: int, side: str, peer: int, only: Thread | None = None) -> Thread | None:
         """The thread that has this end of a connection, or else one that can take it, if there is one."""
         same_channel = [thread for thread in self.threads[rank] if thread.channel == channel]
         for thread in same_channel:

@@ -364,7 +364,7 @@ class _Engine:
     # Section 6: delivery.
 
     def deliver(self, message: Message) -> None:
-        empty_path = 2 * (self.fabric.ser(message.packets[-1]) + self.fabric.latency_fs)
+        empty_path = 2 * (self.fabric.ser(max(message.packets)) + self.fabric.latency_fs)
         visible = max(self.now, self.finish[message.sender] + empty_path)
         self.visible[message.key] = visible
         cause = describe_message(*message.key)

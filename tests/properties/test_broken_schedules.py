@@ -132,9 +132,7 @@ def cut(draft, random):
 def rewire(draft, random):
     thread, step = draft.pick(random)
     rank = draft.rows["rank"][thread]
-    same = [
-        op for row, ops in zip(draft.rows, draft.threads, strict=True) if row["rank"] == rank for op in ops
-    ]
+    same = [op for row, ops in zip(draft.rows, draft.threads, strict=True) if row["rank"] == rank for op in ops]
     draft.threads[thread][step]["dep"] = random.choice(same)
 
 
@@ -217,9 +215,7 @@ def test_a_break_is_found_or_harmless(built_in, ranks, channels, chunks, slots, 
 )
 def test_least_slots_are_enough_and_one_less_is_not(built_in, ranks, channels, chunks, seed):
     random = Random(seed)
-    schedule = build_schedule(
-        *built_in, ranks, root=random.randrange(ranks), channels=channels, chunks=chunks
-    )
+    schedule = build_schedule(*built_in, ranks, root=random.randrange(ranks), channels=channels, chunks=chunks)
     least = verify(schedule).least_slots
     gives_the_exact_result(schedule, random, least, runs=2)
     if least > 1:

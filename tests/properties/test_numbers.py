@@ -37,9 +37,7 @@ def test_codes_are_those_of_exact_fractions(x, name, rounding, saturate):
     assert (encode(x, name, rounding=rounding, saturate=saturate) == expected).all()
 
 
-@given(
-    npst.arrays(np.float64, st.integers(0, 20), elements=st.floats(allow_nan=False)), ELEMENTS, DETERMINISTIC
-)
+@given(npst.arrays(np.float64, st.integers(0, 20), elements=st.floats(allow_nan=False)), ELEMENTS, DETERMINISTIC)
 def test_float64_rounds_as_if_exact(x, name, rounding):
     assert (encode(x, name, rounding=rounding) == encode_all(x, name, rounding=rounding)).all()
 
