@@ -27,7 +27,7 @@ class FabricState:
     port_traffic: Int64
     outputs: Int64
     output_traffic: Int64
-    waiting: NDArray[np.uint64]
+    expected: Int64
     ready: NDArray[np.uint64]
     queues: Int64
     trains: Int64
@@ -106,7 +106,6 @@ def fresh_state(
     ports[:, links.CREDITS], ports[:, links.RETURNING] = fabric.credits, links.NONE
     outputs = np.zeros((stage, links.OUTPUT_COLUMNS), np.int64)
     outputs[:, links.POINTER] = (np.tile(np.arange(ranks), planes) + 1) % ranks
-    outputs[:, links.NEXT_ARRIVAL] = links.NEVER
 
     # A port's packets on the way and credits on their way back are never more than its credits, nor than its packets.
     busiest = np.bincount(source, weights=-(-packets // planes), minlength=ranks)
@@ -124,7 +123,7 @@ def fresh_state(
         port_traffic=np.zeros((stage, 2), np.int64),
         outputs=outputs,
         output_traffic=np.zeros((stage, 2), np.int64),
-        waiting=np.zeros((stage, (ranks + 63) // 64), np.uint64),
+        expected=np.zeros((2, stage, ranks), np.int64),
         ready=np.zeros((stage, (ranks + 63) // 64), np.uint64),
         queues=np.full((stage * ranks, 2), links.NONE, np.int64),
         trains=trains,

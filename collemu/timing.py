@@ -157,7 +157,7 @@ def run_program(program: Program, state: FabricState, data: DataPlane) -> int:
             state.port_traffic,
             state.outputs,
             state.output_traffic,
-            state.waiting,
+            state.expected,
             state.ready,
             state.queues,
             state.trains,

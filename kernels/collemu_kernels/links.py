@@ -65,8 +65,12 @@ PORT_COLUMNS = 8
 
 # Columns of `outputs`, the switch side; FREE and LISTED as above.
 POINTER = 1  # round robin looks here first
-NEXT_ARRIVAL = 2  # no head of a queue that is not in the ready mask arrives before
+EXPECTED = 2  # inputs whose oldest packet is still on its way, a heap of them in `expected`
 OUTPUT_COLUMNS = 8
+
+# Layers of `expected`, one row an output.
+WHEN = 0
+WHICH = 1
 
 # Columns of `traffic`, one row a link.
 BYTES = 0
@@ -76,10 +80,11 @@ BUSY = 1
 HEAD = 0
 TAIL = 1
 
-# Columns of `trains`: packets that follow each other without a gap, or the credits that they return.
+# Columns of `trains`: packets that follow each other without a gap, or credits that come back at a steady pace.
 FIRST = 0  # arrival of the first
 COUNT = 1
-SIZE = 2  # bytes of each packet, header included; its serialisation is the spacing
+SIZE = 2  # packets: bytes of each, header included; its serialisation is the spacing
+SPACING = 2  # credits: femtoseconds between them
 MESSAGE = 3
 NEXT = 4  # in a queue, a list of credits, or the free list, whose head is in the pool's last row
 TRAIN_COLUMNS = 5
@@ -179,7 +184,26 @@ def add_to_list(lists, counts, row, entry):
 
 
 @jit
-def collect_credits(serialisation, ports, trains, port, now):
+def return_credits(ports, trains, port, credit, first, count, spacing):
+    """Put credits on their way back to a port, as a train of their own (row ``credit``) or longer than the last one."""
+    last = ports[port, RETURNING]
+    if last != NONE:
+        pace = first - trains[last, FIRST] if trains[last, COUNT] == 1 else trains[last, SPACING]
+        steady = count == 1 or spacing == pace
+        if steady and pace > 0 and trains[last, FIRST] + trains[last, COUNT] * pace == first:
+            trains[last, SPACING] = pace
+            trains[last, COUNT] += count
+            give_train(trains, credit)
+            return
+    trains[credit, FIRST] = first
+    trains[credit, COUNT] = count
+    trains[credit, SPACING] = spacing
+    trains[credit, NEXT] = last
+    ports[port, RETURNING] = credit
+
+
+@jit
+def collect_credits(ports, trains, port, now):
     """Move the credits that are back by ``now`` to those at hand; return when the next one comes (NEVER if unknown)."""
     earliest = NEVER
     previous = NONE
@@ -191,7 +215,7 @@ def collect_credits(serialisation, ports, trains, port, now):
         if first <= now:
             back = count
             if count > 1:
-                spacing = serialisation[trains[train, SIZE]]
+                spacing = trains[train, SPACING]
                 back = min((now - first) // spacing + 1, count)
                 first += back * spacing
                 trains[train, FIRST] = first
@@ -212,10 +236,52 @@ def collect_credits(serialisation, ports, trains, port, now):
 
 
 @jit
+def expect(outputs, expected, output, arrival, source):
+    """Note when the oldest packet of an input will be there."""
+    hole = outputs[output, EXPECTED]
+    outputs[output, EXPECTED] = hole + 1
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if expected[WHEN, output, parent] <= arrival:
+            break
+        expected[WHEN, output, hole] = expected[WHEN, output, parent]
+        expected[WHICH, output, hole] = expected[WHICH, output, parent]
+        hole = parent
+    expected[WHEN, output, hole] = arrival
+    expected[WHICH, output, hole] = source
+
+
+@jit
+def admit_arrivals(outputs, expected, ready, output, now):
+    """Bring the inputs whose oldest packet is there by ``now`` into the ready mask; return when the next one is."""
+    size = outputs[output, EXPECTED]
+    while size > 0 and expected[WHEN, output, 0] <= now:
+        set_bit(ready, output, expected[WHICH, output, 0])
+        size -= 1
+        arrival = expected[WHEN, output, size]
+        source = expected[WHICH, output, size]
+        hole = 0
+        child = 1
+        while child < size:
+            if child + 1 < size and expected[WHEN, output, child + 1] < expected[WHEN, output, child]:
+                child += 1
+            if expected[WHEN, output, child] >= arrival:
+                break
+            expected[WHEN, output, hole] = expected[WHEN, output, child]
+            expected[WHICH, output, hole] = expected[WHICH, output, child]
+            hole = child
+            child = 2 * hole + 1
+        expected[WHEN, output, hole] = arrival
+        expected[WHICH, output, hole] = source
+    outputs[output, EXPECTED] = size
+    return expected[WHEN, output, 0] if size > 0 else NEVER
+
+
+@jit
 def enqueue(
     serialisation,
     outputs,
-    waiting,
+    expected,
     queues,
     trains,
     lists,
@@ -246,8 +312,7 @@ def enqueue(
     trains[train, NEXT] = NONE
     if queues[queue, HEAD] == NONE:
         queues[queue, HEAD] = train
-        set_bit(waiting, output, source)
-        outputs[output, NEXT_ARRIVAL] = min(outputs[output, NEXT_ARRIVAL], arrival)
+        expect(outputs, expected, output, arrival, source)
         if outputs[output, LISTED] == 0:
             outputs[output, LISTED] = 1
             add_to_list(lists, counts, ACTIVE_OUTPUTS, output)
@@ -309,7 +374,7 @@ def send_from_ports(
     ports,
     traffic,
     outputs,
-    waiting,
+    expected,
     queues,
     trains,
     lists,
@@ -336,7 +401,7 @@ def send_from_ports(
         ports[port, STARVED] = 0
         if ports[port, RETURNING] != NONE:
             # Not needed yet, perhaps, but a short list is a quick list, and the pool stays small enough for the cache.
-            collect_credits(serialisation, ports, trains, port, free)
+            collect_credits(ports, trains, port, free)
         going_on = NEVER
         message = line[chips[chip, LINE] + ports[port, PLACE]]
         packets = messages[message, PACKETS]
@@ -353,7 +418,7 @@ def send_from_ports(
                 going_on = start
                 break
             if ports[port, CREDITS] == 0:
-                earliest = collect_credits(serialisation, ports, trains, port, start)
+                earliest = collect_credits(ports, trains, port, start)
                 if ports[port, CREDITS] == 0:
                     going_on = earliest
                     if earliest == NEVER:
@@ -362,7 +427,7 @@ def send_from_ports(
                         break
                     start = earliest
                     going_on = NEVER
-                    collect_credits(serialisation, ports, trains, port, start)
+                    collect_credits(ports, trains, port, start)
             count = np.int64(1)
             if packet == packets - 1:
                 size = messages[message, LAST_BYTES]
@@ -379,7 +444,7 @@ def send_from_ports(
             enqueue(
                 serialisation,
                 outputs,
-                waiting,
+                expected,
                 queues,
                 trains,
                 lists,
@@ -410,23 +475,6 @@ def send_from_ports(
 
 
 @jit
-def admit_arrivals(outputs, waiting, ready, queues, trains, output, ranks, now):
-    """Bring the inputs whose oldest packet has arrived by ``now`` into the ready mask."""
-    earliest = NEVER
-    for word in range(waiting.shape[1]):
-        pending = waiting[output, word] & ~ready[output, word]
-        while pending != np.uint64(0):
-            source = (word << 6) + trailing_zeros(pending)
-            pending &= np.uint64(pending - np.uint64(1))
-            arrival = trains[queues[output * ranks + source, HEAD], FIRST]
-            if arrival <= now:
-                set_bit(ready, output, source)
-            else:
-                earliest = min(earliest, arrival)
-    outputs[output, NEXT_ARRIVAL] = earliest
-
-
-@jit
 def serve_outputs(
     fabric,
     serialisation,
@@ -434,7 +482,7 @@ def serve_outputs(
     ports,
     outputs,
     traffic,
-    waiting,
+    expected,
     ready,
     queues,
     trains,
@@ -458,11 +506,10 @@ def serve_outputs(
         now = outputs[output, FREE]
         empty = False
         while now < end:
-            if outputs[output, NEXT_ARRIVAL] <= now:
-                admit_arrivals(outputs, waiting, ready, queues, trains, output, ranks, now)
+            next_arrival = admit_arrivals(outputs, expected, ready, output, now)
             source = next_bit(ready, output, outputs[output, POINTER])
             if source == NONE:
-                now = outputs[output, NEXT_ARRIVAL]
+                now = next_arrival
                 if now == NEVER:
                     empty = True
                     break
@@ -475,7 +522,7 @@ def serve_outputs(
             count = np.int64(1)
             if queued > 1 and only_bit(ready, output, source):
                 # Alone until another input's packet arrives; the pointer, by then past this input, lets that one in.
-                quiet = min(end, outputs[output, NEXT_ARRIVAL])
+                quiet = min(end, next_arrival)
                 count = min(queued, (quiet - 1 - now) // spacing + 1)
             finish = now + count * spacing
             message = trains[train, MESSAGE]
@@ -489,23 +536,18 @@ def serve_outputs(
                 following = trains[train, NEXT]
                 queues[queue, HEAD] = following
                 if following == NONE:
-                    clear_bit(waiting, output, source)
                     clear_bit(ready, output, source)
                 elif trains[following, FIRST] > finish:
                     clear_bit(ready, output, source)
-                    outputs[output, NEXT_ARRIVAL] = min(outputs[output, NEXT_ARRIVAL], trains[following, FIRST])
+                    expect(outputs, expected, output, trains[following, FIRST], source)
             else:
                 # In and out have the same rate, so the next packet of the train is there when this one has gone.
                 trains[train, COUNT] = queued - count
                 trains[train, FIRST] += count * spacing
                 credit = take_train(trains)
-                trains[credit, SIZE] = size
             port = source * planes + plane
             back = now + spacing + latency
-            trains[credit, FIRST] = back
-            trains[credit, COUNT] = count
-            trains[credit, NEXT] = ports[port, RETURNING]
-            ports[port, RETURNING] = credit
+            return_credits(ports, trains, port, credit, back, count, spacing)
             if ports[port, STARVED] == 1:
                 first_on = min(first_on, back)
 
