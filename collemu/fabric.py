@@ -16,7 +16,7 @@ MAX_PACKETS = 2**31 - 1  # of a run, 550 GB on the wire: a ring all_reduce of 3.
 
 @dataclass(frozen=True)
 class FabricState:
-    """Tables that `collemu_kernels.links` works on; its constants name their columns."""
+    """Tables that `collemu_kernels.links` works on, most with a slice a plane; its constants name their columns."""
 
     fabric: links.Fabric
     serialisation: Int64  # [bytes] femtoseconds of a packet on a link, for 0 … fabric.full
@@ -31,7 +31,9 @@ class FabricState:
     ready: NDArray[np.uint64]
     queues: Int64
     trains: Int64
-    lists: Int64
+    active: Int64
+    active_counts: Int64
+    delivered: Int64
 
 
 def packets_of(nbytes: Int64, system: System, protocol: Protocol) -> tuple[Int64, Int64]:
@@ -92,7 +94,6 @@ def fresh_state(
         As `packets_of` gives them.
     """
     ranks, planes = fabric.ranks, fabric.planes
-    stage = ranks * planes  # ports of chips, and outputs of switches
     messages = np.zeros((len(source), links.MESSAGE_COLUMNS), np.int64)
     messages[:, links.SOURCE], messages[:, links.DESTINATION] = source, destination
     messages[:, links.PACKETS], messages[:, links.LAST_BYTES] = packets, last_bytes
@@ -102,17 +103,17 @@ def fresh_state(
     sends = np.bincount(source, minlength=ranks)
     chips = np.zeros((ranks, links.CHIP_COLUMNS), np.int64)
     chips[:, links.LINE] = np.cumsum(sends) - sends
-    ports = np.zeros((stage, links.PORT_COLUMNS), np.int64)
-    ports[:, links.CREDITS], ports[:, links.RETURNING] = fabric.credits, links.NONE
-    outputs = np.zeros((stage, links.OUTPUT_COLUMNS), np.int64)
-    outputs[:, links.POINTER] = (np.tile(np.arange(ranks), planes) + 1) % ranks
+    ports = np.zeros((planes, ranks, links.PORT_COLUMNS), np.int64)
+    ports[..., links.CREDITS], ports[..., links.RETURNING] = fabric.credits, links.NONE
+    outputs = np.zeros((planes, ranks, links.OUTPUT_COLUMNS), np.int64)
+    outputs[..., links.POINTER] = (np.arange(ranks) + 1) % ranks
 
     # A port's packets on the way and credits on their way back are never more than its credits, nor than its packets.
     busiest = np.bincount(source, weights=-(-packets // planes), minlength=ranks)
-    pool = int(np.minimum(busiest, fabric.credits).sum()) * planes
-    trains = np.zeros((pool + 1, links.TRAIN_COLUMNS), np.int64)
-    trains[:, links.NEXT] = np.arange(1, pool + 2)
-    trains[pool, links.NEXT] = 0
+    pool = int(np.minimum(busiest, fabric.credits).sum())
+    trains = np.zeros((planes, pool + 1, links.TRAIN_COLUMNS), np.int64)
+    trains[..., links.NEXT] = np.arange(1, pool + 2)
+    trains[:, pool, links.NEXT] = 0
     return FabricState(
         fabric=fabric,
         serialisation=serialisation,
@@ -120,12 +121,14 @@ def fresh_state(
         line=np.zeros(len(source), np.int64),
         chips=chips,
         ports=ports,
-        port_traffic=np.zeros((stage, 2), np.int64),
+        port_traffic=np.zeros((planes, ranks, 2), np.int64),
         outputs=outputs,
-        output_traffic=np.zeros((stage, 2), np.int64),
-        expected=np.zeros((2, stage, ranks), np.int64),
-        ready=np.zeros((stage, (ranks + 63) // 64), np.uint64),
-        queues=np.full((stage * ranks, 2), links.NONE, np.int64),
+        output_traffic=np.zeros((planes, ranks, 2), np.int64),
+        expected=np.zeros((planes, 2, ranks, ranks), np.int64),
+        ready=np.zeros((planes, ranks, (ranks + 63) // 64), np.uint64),
+        queues=np.full((planes, ranks * ranks, 2), links.NONE, np.int64),
         trains=trains,
-        lists=np.zeros((3, max(stage, len(source))), np.int64),
+        active=np.zeros((planes, 2, ranks), np.int64),
+        active_counts=np.zeros((planes, 2), np.int64),
+        delivered=np.zeros(len(source), np.int64),
     )

@@ -161,7 +161,9 @@ def run_program(program: Program, state: FabricState, data: DataPlane) -> int:
             state.ready,
             state.queues,
             state.trains,
-            state.lists,
+            state.active,
+        state.active_counts,
+        state.delivered,
             program.counts,
             program.event_times,
             program.event_codes,
@@ -221,10 +223,8 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
 
 def timing_of(program: Program, state: FabricState) -> Timing:
     """Read the results of a finished run."""
-    ranks, planes = state.fabric.ranks, state.fabric.planes
     finish = program.operations[:-1, machine.FINISH]
-    up = state.port_traffic.reshape(ranks, planes, 2)
-    down = state.output_traffic.reshape(planes, ranks, 2).transpose(1, 0, 2)
+    up, down = state.port_traffic.transpose(1, 0, 2), state.output_traffic.transpose(1, 0, 2)
     return Timing(
         time=int(finish.max(initial=program.endpoint.launch)),
         start=program.operations[:-1, machine.START],

@@ -56,3 +56,14 @@ def jit(kernel: Kernel) -> Kernel:
     if PLAIN_PYTHON:
         return kernel
     return cast(Kernel, njit(cache=True, nogil=True, error_model="numpy")(kernel))
+
+
+def jit_lean(kernel: Kernel) -> Kernel:
+    """As `jit`, for kernels that make no arrays: they do without Numba's counting of references to arrays.
+
+    Every array passed to an ordinary kernel costs two atomic additions a call, more than the whole body of the little
+    functions that move a packet.
+    """
+    if PLAIN_PYTHON:
+        return kernel
+    return cast(Kernel, njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(kernel))

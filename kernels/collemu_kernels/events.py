@@ -3,10 +3,10 @@
 Packets never enter it; it holds what happens at chips (a few thousand keys), so a plain heap is the fast choice.
 """
 
-from collemu_kernels._jit import jit
+from collemu_kernels._jit import jit_lean
 
 
-@jit
+@jit_lean
 def push(times, codes, size, time, code):
     """Add an event and return the new size. The caller has made the arrays long enough."""
     hole = size
@@ -22,7 +22,7 @@ def push(times, codes, size, time, code):
     return size + 1
 
 
-@jit
+@jit_lean
 def pop(times, codes, size):
     """Remove the earliest event and return the new size; read ``times[0]``, ``codes[0]`` before."""
     size -= 1

@@ -5,16 +5,17 @@ whatever a port or an output does inside a window can be noticed elsewhere only 
 port and every output runs its own tight loop, in any order. Equal packets that follow each other without a gap are one
 *train*: one entry for up to a window's worth of packets.
 
-State lies in int64 tables with a row a port, output, train, message or chip, so that a row is a cache line or two; the
-constants below name their columns. Index conventions: port = chip * planes + plane; output = plane * ranks + chip;
-queue = output * ranks + source chip. Times are femtoseconds.
+A window takes plane by plane, ports first, so that what it touches stays in the cache: every table of links has a slice
+a plane, and the functions here see one slice. In it, port and output are numbered as their chips, and the queue from
+chip s to output o is o * ranks + s. Tables are int64 with a row a port, output, train, message or chip, a cache line or
+two each; the constants below name their columns. Times are femtoseconds.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from collemu_kernels._jit import jit
+from collemu_kernels._jit import jit_lean
 
 NEVER = np.int64(np.iinfo(np.int64).max)
 NONE = -1
@@ -89,13 +90,12 @@ MESSAGE = 3
 NEXT = 4  # in a queue, a list of credits, or the free list, whose head is in the pool's last row
 TRAIN_COLUMNS = 5
 
-# Rows of `lists`, and the entries of `counts` that say how long each is.
-ACTIVE_PORTS = 0
-ACTIVE_OUTPUTS = 1
-DELIVERED = 2  # messages whose last packet has left the switch in this window
+# Rows of `active`, the ports and the outputs that have something to do, and of `counts`, how many.
+PORTS = 0
+OUTPUTS = 1
 
 
-@jit
+@jit_lean
 def trailing_zeros(word):
     """Index of the lowest set bit of a non-zero uint64."""
     index = 0
@@ -119,19 +119,19 @@ def trailing_zeros(word):
     return index
 
 
-@jit
+@jit_lean
 def set_bit(mask, row, bit):
     """Set a bit of one row of a mask."""
     mask[row, bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
 
 
-@jit
+@jit_lean
 def clear_bit(mask, row, bit):
     """Clear a bit of one row of a mask."""
     mask[row, bit >> 6] &= ~(np.uint64(1) << np.uint64(bit & 63))
 
 
-@jit
+@jit_lean
 def next_bit(mask, row, start):
     """First set bit of a row at or after ``start``, cyclically; NONE if the row is empty."""
     words = mask.shape[1]
@@ -147,7 +147,7 @@ def next_bit(mask, row, start):
     return NONE
 
 
-@jit
+@jit_lean
 def only_bit(mask, row, bit):
     """Whether a row has no other bit set than ``bit``."""
     for word in range(mask.shape[1]):
@@ -159,7 +159,7 @@ def only_bit(mask, row, bit):
     return True
 
 
-@jit
+@jit_lean
 def take_train(trains):
     """A row of the pool. It never runs dry: packets and credits of a port are never more than its credits."""
     pool = trains.shape[0] - 1
@@ -168,7 +168,7 @@ def take_train(trains):
     return train
 
 
-@jit
+@jit_lean
 def give_train(trains, train):
     """Put a row back into the pool."""
     pool = trains.shape[0] - 1
@@ -176,14 +176,7 @@ def give_train(trains, train):
     trains[pool, NEXT] = train
 
 
-@jit
-def add_to_list(lists, counts, row, entry):
-    """Append to one of the lists."""
-    lists[row, counts[row]] = entry
-    counts[row] += 1
-
-
-@jit
+@jit_lean
 def return_credits(ports, trains, port, credit, first, count, spacing):
     """Put credits on their way back to a port, as a train of their own (row ``credit``) or longer than the last one."""
     last = ports[port, RETURNING]
@@ -202,7 +195,7 @@ def return_credits(ports, trains, port, credit, first, count, spacing):
     ports[port, RETURNING] = credit
 
 
-@jit
+@jit_lean
 def collect_credits(ports, trains, port, now):
     """Move the credits that are back by ``now`` to those at hand; return when the next one comes (NEVER if unknown)."""
     earliest = NEVER
@@ -235,7 +228,7 @@ def collect_credits(ports, trains, port, now):
     return earliest
 
 
-@jit
+@jit_lean
 def expect(outputs, expected, output, arrival, source):
     """Note when the oldest packet of an input will be there."""
     hole = outputs[output, EXPECTED]
@@ -251,7 +244,7 @@ def expect(outputs, expected, output, arrival, source):
     expected[WHICH, output, hole] = source
 
 
-@jit
+@jit_lean
 def admit_arrivals(outputs, expected, ready, output, now):
     """Bring the inputs whose oldest packet is there by ``now`` into the ready mask; return when the next one is."""
     size = outputs[output, EXPECTED]
@@ -277,24 +270,12 @@ def admit_arrivals(outputs, expected, ready, output, now):
     return expected[WHEN, output, 0] if size > 0 else NEVER
 
 
-@jit
+@jit_lean
 def enqueue(
-    serialisation,
-    outputs,
-    expected,
-    queues,
-    trains,
-    lists,
-    counts,
-    output,
-    queue,
-    source,
-    arrival,
-    count,
-    size,
-    message,
+    serialisation, outputs, expected, queues, trains, active, counts, output, source, arrival, count, size, message
 ):
     """Queue a train at the switch output that leads to its destination."""
+    queue = output * outputs.shape[0] + source
     if queues[queue, HEAD] != NONE:
         tail = queues[queue, TAIL]
         if (
@@ -315,35 +296,38 @@ def enqueue(
         expect(outputs, expected, output, arrival, source)
         if outputs[output, LISTED] == 0:
             outputs[output, LISTED] = 1
-            add_to_list(lists, counts, ACTIVE_OUTPUTS, output)
+            active[OUTPUTS, counts[OUTPUTS]] = output
+            counts[OUTPUTS] += 1
     else:
         trains[queues[queue, TAIL], NEXT] = train
     queues[queue, TAIL] = train
 
 
-@jit
-def enter_message(planes, messages, line, chips, ports, port):
+@jit_lean
+def enter_message(plane, planes, messages, line, chips, ports, chip):
     """Move a port on to the next message that has a packet for its plane; False if its chip's line ends before."""
-    chip = port // planes
-    plane = port - chip * planes
     first = chips[chip, LINE]
     length = chips[chip, LENGTH]
-    place = ports[port, PLACE]
+    place = ports[chip, PLACE]
     while place < length:
         message = line[first + place]
         packet = (plane - messages[message, FIRST_PACKET]) % planes
         if packet < messages[message, PACKETS]:
-            ports[port, PLACE] = place
-            ports[port, PACKET] = packet
+            ports[chip, PLACE] = place
+            ports[chip, PACKET] = packet
             return True
         place += 1
-    ports[port, PLACE] = place
+    ports[chip, PLACE] = place
     return False
 
 
-@jit
-def number_packets(planes, messages, line, chips, ports, lists, counts):
-    """Number the packets of messages that came into line in this window, and list the ports they give work to."""
+@jit_lean
+def number_packets(messages, line, chips, ports, active, counts):
+    """Number the packets of messages that came into line in this window, and list the ports they give work to.
+
+    ``ports``, ``active`` and ``counts`` are those of all planes.
+    """
+    planes = ports.shape[0]
     for chip in range(chips.shape[0]):
         length = chips[chip, LENGTH]
         if chips[chip, NUMBERED] == length:
@@ -357,15 +341,17 @@ def number_packets(planes, messages, line, chips, ports, lists, counts):
             chips[chip, NUMBERED] += 1
         chips[chip, COUNTER] = start + packets
         for k in range(min(packets, planes)):
-            port = chip * planes + (start + k) % planes
-            if ports[port, LISTED] == 0:
-                enter_message(planes, messages, line, chips, ports, port)
-                ports[port, LISTED] = 1
-                add_to_list(lists, counts, ACTIVE_PORTS, port)
+            plane = (start + k) % planes
+            if ports[plane, chip, LISTED] == 0:
+                enter_message(plane, planes, messages, line, chips, ports[plane], chip)
+                ports[plane, chip, LISTED] = 1
+                active[plane, PORTS, counts[plane, PORTS]] = chip
+                counts[plane, PORTS] += 1
 
 
-@jit
+@jit_lean
 def send_from_ports(
+    plane,
     fabric,
     serialisation,
     messages,
@@ -377,57 +363,53 @@ def send_from_ports(
     expected,
     queues,
     trains,
-    lists,
+    active,
     counts,
     end,
 ):
-    """Let every active port send all packets that start before ``end``.
+    """Let every active port of a plane send all packets that start before ``end``.
 
     Returns when the first of them could go on; a starved port is woken by the output that returns a credit to it.
     """
     planes = np.int64(fabric.planes)
-    ranks = np.int64(fabric.ranks)
     full = np.int64(fabric.full)
     full_spacing = serialisation[full]
     latency = np.int64(fabric.latency)
     first_on = NEVER
     place = 0
-    while place < counts[ACTIVE_PORTS]:
-        port = lists[ACTIVE_PORTS, place]
-        chip = port // planes
-        plane = port - chip * planes
-        free = ports[port, FREE]
-        packet = ports[port, PACKET]
-        ports[port, STARVED] = 0
-        if ports[port, RETURNING] != NONE:
+    while place < counts[PORTS]:
+        chip = active[PORTS, place]
+        free = ports[chip, FREE]
+        packet = ports[chip, PACKET]
+        ports[chip, STARVED] = 0
+        if ports[chip, RETURNING] != NONE:
             # Not needed yet, perhaps, but a short list is a quick list, and the pool stays small enough for the cache.
-            collect_credits(ports, trains, port, free)
+            collect_credits(ports, trains, chip, free)
         going_on = NEVER
-        message = line[chips[chip, LINE] + ports[port, PLACE]]
+        message = line[chips[chip, LINE] + ports[chip, PLACE]]
         packets = messages[message, PACKETS]
         while True:
             if packet >= packets:
-                ports[port, PLACE] += 1
-                if not enter_message(planes, messages, line, chips, ports, port):
+                ports[chip, PLACE] += 1
+                if not enter_message(plane, planes, messages, line, chips, ports, chip):
                     break
-                packet = ports[port, PACKET]
-                message = line[chips[chip, LINE] + ports[port, PLACE]]
+                packet = ports[chip, PACKET]
+                message = line[chips[chip, LINE] + ports[chip, PLACE]]
                 packets = messages[message, PACKETS]
             start = max(free, messages[message, READY])
             if start >= end:
                 going_on = start
                 break
-            if ports[port, CREDITS] == 0:
-                earliest = collect_credits(ports, trains, port, start)
-                if ports[port, CREDITS] == 0:
-                    going_on = earliest
+            if ports[chip, CREDITS] == 0:
+                earliest = collect_credits(ports, trains, chip, start)
+                if ports[chip, CREDITS] == 0:
                     if earliest == NEVER:
-                        ports[port, STARVED] = 1
+                        ports[chip, STARVED] = 1
                     if earliest >= end:
+                        going_on = earliest
                         break
                     start = earliest
-                    going_on = NEVER
-                    collect_credits(ports, trains, port, start)
+                    collect_credits(ports, trains, chip, start)
             count = np.int64(1)
             if packet == packets - 1:
                 size = messages[message, LAST_BYTES]
@@ -437,44 +419,44 @@ def send_from_ports(
                 spacing = full_spacing
                 # full packets of this plane that are left, as many as there are credits, and that start before the end
                 if packet + planes < packets - 1:
-                    count = min((packets - 2 - packet) // planes + 1, ports[port, CREDITS])
+                    count = min((packets - 2 - packet) // planes + 1, ports[chip, CREDITS])
                     if start + (count - 1) * spacing >= end:
                         count = (end - 1 - start) // spacing + 1
-            output = plane * ranks + messages[message, DESTINATION]
+            arrival = start + spacing + latency
+            output = messages[message, DESTINATION]
             enqueue(
                 serialisation,
                 outputs,
                 expected,
                 queues,
                 trains,
-                lists,
+                active,
                 counts,
                 output,
-                output * ranks + chip,
                 chip,
-                start + spacing + latency,
+                arrival,
                 count,
                 size,
                 message,
             )
             free = start + count * spacing
             packet += count * planes
-            ports[port, CREDITS] -= count
-            traffic[port, BYTES] += count * size
-            traffic[port, BUSY] += count * spacing
-        ports[port, FREE] = free
-        ports[port, PACKET] = packet
-        if going_on == NEVER and ports[port, STARVED] == 0:
-            ports[port, LISTED] = 0
-            counts[ACTIVE_PORTS] -= 1
-            lists[ACTIVE_PORTS, place] = lists[ACTIVE_PORTS, counts[ACTIVE_PORTS]]
+            ports[chip, CREDITS] -= count
+            traffic[chip, BYTES] += count * size
+            traffic[chip, BUSY] += count * spacing
+        ports[chip, FREE] = free
+        ports[chip, PACKET] = packet
+        if going_on == NEVER and ports[chip, STARVED] == 0:
+            ports[chip, LISTED] = 0
+            counts[PORTS] -= 1
+            active[PORTS, place] = active[PORTS, counts[PORTS]]
         else:
             first_on = min(first_on, going_on)
             place += 1
     return first_on
 
 
-@jit
+@jit_lean
 def serve_outputs(
     fabric,
     serialisation,
@@ -486,23 +468,23 @@ def serve_outputs(
     ready,
     queues,
     trains,
-    lists,
+    active,
     counts,
+    delivered,
+    deliveries,
     end,
 ):
-    """Let every active switch output send all packets that start before ``end``.
+    """Let every active switch output of a plane send all packets that start before ``end``.
 
-    Messages whose last packet leaves join the delivered list. Returns when the first output, or a port that one of them
-    has woken with a credit, could go on.
+    Messages whose last packet leaves join ``delivered``, which has ``deliveries`` entries. Returns how many it has then,
+    and when the first output, or a port that one of them has woken with a credit, could go on.
     """
-    planes = np.int64(fabric.planes)
     ranks = np.int64(fabric.ranks)
     latency = np.int64(fabric.latency)
     first_on = NEVER
     place = 0
-    while place < counts[ACTIVE_OUTPUTS]:
-        output = lists[ACTIVE_OUTPUTS, place]
-        plane = output // ranks
+    while place < counts[OUTPUTS]:
+        output = active[OUTPUTS, place]
         now = outputs[output, FREE]
         empty = False
         while now < end:
@@ -529,7 +511,8 @@ def serve_outputs(
             messages[message, ARRIVAL] = max(messages[message, ARRIVAL], finish + latency)
             messages[message, REMAINING] -= count
             if messages[message, REMAINING] == 0:
-                add_to_list(lists, counts, DELIVERED, message)
+                delivered[deliveries] = message
+                deliveries += 1
 
             credit = train
             if count == queued:
@@ -545,10 +528,9 @@ def serve_outputs(
                 trains[train, COUNT] = queued - count
                 trains[train, FIRST] += count * spacing
                 credit = take_train(trains)
-            port = source * planes + plane
             back = now + spacing + latency
-            return_credits(ports, trains, port, credit, back, count, spacing)
-            if ports[port, STARVED] == 1:
+            return_credits(ports, trains, source, credit, back, count, spacing)
+            if ports[source, STARVED] == 1:
                 first_on = min(first_on, back)
 
             traffic[output, BYTES] += count * size
@@ -558,9 +540,9 @@ def serve_outputs(
             now = finish
         if empty:
             outputs[output, LISTED] = 0
-            counts[ACTIVE_OUTPUTS] -= 1
-            lists[ACTIVE_OUTPUTS, place] = lists[ACTIVE_OUTPUTS, counts[ACTIVE_OUTPUTS]]
+            counts[OUTPUTS] -= 1
+            active[OUTPUTS, place] = active[OUTPUTS, counts[OUTPUTS]]
         else:
             first_on = min(first_on, now)
             place += 1
-    return first_on
+    return deliveries, first_on

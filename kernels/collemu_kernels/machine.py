@@ -1,6 +1,6 @@
 """The loop that runs a lowered schedule: operations move bytes, bytes take time (docs/timing-rules.md).
 
-A window has three phases: what happens at chips (``events``), what chip ports send, and what switch outputs send
+A window begins with what happens at chips (``events``); then, plane by plane, chip ports send and switch outputs send
 (``links``).
 """
 
@@ -9,18 +9,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collemu_kernels._jit import jit
+from collemu_kernels._jit import jit, jit_lean
 from collemu_kernels.dataplane import DataPlane, move
 from collemu_kernels.events import pop, push
 from collemu_kernels.links import (
     ARRIVAL,
-    DELIVERED,
     LAST_BYTES,
     LENGTH,
     LINE,
     NEVER,
     NONE,
+    OUTPUTS,
     PACKETS,
+    PORTS,
     READY,
     RECEIVER,
     SENDER,
@@ -59,10 +60,10 @@ MESSAGE_LEAVES = 1
 MESSAGE_ARRIVES = 2
 SLOT_IS_FREE = 3
 
-# Entries of `counts` after those of the lists.
-PENDING = 3
-FINISHED = 4
-COUNTS = 5
+# Entries of `counts`.
+PENDING = 0  # events
+FINISHED = 1  # operations
+COUNTS = 2
 
 
 class Endpoint(NamedTuple):
@@ -74,13 +75,13 @@ class Endpoint(NamedTuple):
     limit: int  # the clock's end
 
 
-@jit
+@jit_lean
 def post(event_times, event_codes, counts, time, index, kind):
     """Schedule an event."""
     counts[PENDING] = push(event_times, event_codes, counts[PENDING], time, np.int64(index) * 4 + kind)
 
 
-@jit
+@jit_lean
 def begin(operations, messages, event_times, event_codes, counts, operation, now, step):
     """Start an operation: all that will come of it at its own chip is known at once."""
     operations[operation, START] = now
@@ -94,7 +95,7 @@ def begin(operations, messages, event_times, event_codes, counts, operation, now
     post(event_times, event_codes, counts, finish, operation, OPERATION_ENDS)
 
 
-@jit
+@jit_lean
 def satisfy(operations, messages, event_times, event_codes, counts, operation, now, step):
     """A condition of an operation has come true; events come in time order, so the last one starts it."""
     operations[operation, WAITS] -= 1
@@ -102,7 +103,7 @@ def satisfy(operations, messages, event_times, event_codes, counts, operation, n
         begin(operations, messages, event_times, event_codes, counts, operation, now, step)
 
 
-@jit
+@jit_lean
 def line_up(messages, line, chips, message):
     """Put a ready message into its chip's line: by ready time, equal ones by (thread, step), as operations are."""
     chip = messages[message, SOURCE]
@@ -118,6 +119,72 @@ def line_up(messages, line, chips, message):
         line[place] = before
         place -= 1
     line[place] = message
+
+
+@jit_lean
+def advance_links(
+    fabric,
+    serialisation,
+    messages,
+    line,
+    chips,
+    ports,
+    port_traffic,
+    outputs,
+    output_traffic,
+    expected,
+    ready,
+    queues,
+    trains,
+    active,
+    active_counts,
+    delivered,
+    end,
+):
+    """Let all links send what starts before ``end``; return how many messages have left the switches for good, and
+    when the first link could go on."""
+    fabric_next = NEVER
+    deliveries = 0
+    for plane in range(fabric.planes):
+        if active_counts[plane, PORTS] > 0:
+            first_on = send_from_ports(
+                plane,
+                fabric,
+                serialisation,
+                messages,
+                line,
+                chips,
+                ports[plane],
+                port_traffic[plane],
+                outputs[plane],
+                expected[plane],
+                queues[plane],
+                trains[plane],
+                active[plane],
+                active_counts[plane],
+                end,
+            )
+            fabric_next = min(fabric_next, first_on)
+        if active_counts[plane, OUTPUTS] > 0:
+            deliveries, first_on = serve_outputs(
+                fabric,
+                serialisation,
+                messages,
+                ports[plane],
+                outputs[plane],
+                output_traffic[plane],
+                expected[plane],
+                ready[plane],
+                queues[plane],
+                trains[plane],
+                active[plane],
+                active_counts[plane],
+                delivered,
+                deliveries,
+                end,
+            )
+            fabric_next = min(fabric_next, first_on)
+    return deliveries, fabric_next
 
 
 @jit
@@ -138,7 +205,9 @@ def run(
     ready: Mask,
     queues: Table,
     trains: Table,
-    lists: Table,
+    active: Table,
+    active_counts: Table,
+    delivered: Table,
     counts: Table,
     event_times: Table,
     event_codes: Table,
@@ -192,9 +261,9 @@ def run(
                 operation = messages[index, RECEIVER if kind == MESSAGE_ARRIVES else SENDER]
                 satisfy(operations, messages, event_times, event_codes, counts, operation, time, step)
         if lined_up:
-            number_packets(np.int64(fabric.planes), messages, line, chips, ports, lists, counts)
+            number_packets(messages, line, chips, ports, active, active_counts)
 
-        fabric_next = send_from_ports(
+        deliveries, fabric_next = advance_links(
             fabric,
             serialisation,
             messages,
@@ -203,32 +272,18 @@ def run(
             ports,
             port_traffic,
             outputs,
-            expected,
-            queues,
-            trains,
-            lists,
-            counts,
-            end,
-        )
-        counts[DELIVERED] = 0
-        first_on = serve_outputs(
-            fabric,
-            serialisation,
-            messages,
-            ports,
-            outputs,
             output_traffic,
             expected,
             ready,
             queues,
             trains,
-            lists,
-            counts,
+            active,
+            active_counts,
+            delivered,
             end,
         )
-        fabric_next = min(fabric_next, first_on)
-        for place in range(counts[DELIVERED]):
-            message = lists[DELIVERED, place]
+        for place in range(deliveries):
+            message = delivered[place]
             largest = fabric.full if messages[message, PACKETS] > 1 else messages[message, LAST_BYTES]
             sent = operations[messages[message, SENDER], FINISH]
             visible = max(messages[message, ARRIVAL], sent + 2 * (serialisation[largest] + latency))
