@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench warm clean
+.PHONY: demo test test-exhaustive lint bench warm clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,11 +14,15 @@ $(READY): pyproject.toml
 warm: $(READY)
 	$(BIN)/collemu warm
 
-demo: $(READY)
+demo: warm
 	$(BIN)/collemu demo
 
 test: warm
 	$(BIN)/python -m pytest
+
+# Every float32 number through every cast to 8 bits or fewer; about ten minutes.
+test-exhaustive: warm
+	$(BIN)/python -m tests.exhaustive
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collemu.catalogue import System as System
     from collemu.catalogue import load_system as load_system
     from collemu.catalogue import systems as systems
+    from collemu.combining import combine as combine
     from collemu.emulator import Result as Result
     from collemu.emulator import emulate as emulate
     from collemu.multiply import matmul as matmul
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collemu.quantization import encode as encode
     from collemu.quantization import quantize as quantize
     from collemu.recipe import Recipe as Recipe
+    from collemu.reporting import QuantizationReport as QuantizationReport
+    from collemu.reporting import quantization_report as quantization_report
     from collemu.schedule import Schedule as Schedule
     from collemu.schedule import ScheduleError as ScheduleError
     from collemu.schedule import algorithms as algorithms
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "QuantizationReport": "reporting",
     "Quantized": "quantization",
     "Recipe": "recipe",
     "Result": "emulator",
@@ -38,18 +42,21 @@ _HOMES = {
     "VerifyReport": "verification",
     "algorithms": "schedule",
     "build_schedule": "schedule",
+    "combine": "combining",
     "decode": "quantization",
     "emulate": "emulator",
     "encode": "quantization",
     "formats": "number_formats",
     "load_system": "catalogue",
     "matmul": "multiply",
+    "quantization_report": "reporting",
     "quantize": "quantization",
     "systems": "catalogue",
     "verify": "verification",
 }
 
 __all__ = [
+    "QuantizationReport",
     "Quantized",
     "Recipe",
     "Result",
@@ -59,12 +66,14 @@ __all__ = [
     "VerifyReport",
     "algorithms",
     "build_schedule",
+    "combine",
     "decode",
     "emulate",
     "encode",
     "formats",
     "load_system",
     "matmul",
+    "quantization_report",
     "quantize",
     "systems",
     "verify",

@@ -9,9 +9,9 @@ wire rounds them:
   one of them is a code of FP4, the coarsest element format. A block's scale is a power of two that puts its largest
   magnitude into FP4's range, and 1 and 1.5 times a smaller power of two stay codes under it, whichever of them are in
   the block.
-- nvfp4: one magnitude, 6 x 448 = 2688, for which tensor scale, block scale and code are 1, 448 and 6. It has none for
-  products, where ones must survive beside the value: there the value is 1 or -1, and its float32 scale may be off by
-  rounding.
+- Formats with float32 scales: one magnitude, the largest element, for which the scale is 1; for nvfp4 6 x 448 = 2688,
+  for which tensor scale, block scale and code are 1, 448 and 6. They have none for products, where ones must survive
+  beside the value: there the value is 1 or -1, and its float32 scale may be off by rounding.
 - An average divides, which rounds. Floats then have one magnitude, and may miss by the roundings of the formats.
   Integers are multiples of the number of ranks where the type holds them.
 """
@@ -37,7 +37,6 @@ BLOCK = 64  # a smaller count keeps the remainder modulo chunks of whole blocks 
 
 EXACT = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 INTEGERS = (1, 2, 3, 4, 6)
-NVFP4 = 6.0 * 448.0
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,14 @@ def _terms(payload: Payload, ranks: int, *, reduces: bool) -> _Terms:
     kind = np.float32 if held.is_codes else held.storage
     if op == "avg":
         return _average(payload, ranks, kind)
-    if payload.recipe.wire != "nvfp4":
+    block = BLOCK_FORMATS.get(payload.recipe.wire)
+    if block is None or block.scale.name == "float8_e8m0fnu":
         return _Terms(_signed(np.array(EXACT, kind), op), neutral)
     if op == "prod":
         return _Terms(_signed(np.ones(1, kind), op), neutral, relative=ranks * 2.0**-20)
-    # 8-bit dtypes do not hold 2688, but bring what is near 1 back to 1
-    return _Terms(_signed(np.array([NVFP4 if held.item_bytes > 1 else 1.0], kind), op))
+    largest = block.element.max * (block.scale.max if block.has_tensor_scale else 1.0)
+    # 8-bit dtypes do not hold it, but bring what is near 1 back to 1
+    return _Terms(_signed(np.array([largest if held.item_bytes > 1 else 1.0], kind), op))
 
 
 def _average(payload: Payload, ranks: int, kind: Any) -> _Terms:

@@ -117,7 +117,7 @@ def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
     if dtype.kind == INTEGER:
         return _integers(array, dtype, what)
     if dtype.is_codes:
-        values = np.ascontiguousarray(as_float32(array, what)).reshape(-1)
+        values = np.require(as_float32(array, what), requirements=["C", "W"]).reshape(-1)
         image = np.empty(values.size * dtype.item_bytes, np.uint8)
         encode_image(values, dtype.format_id, dtype.item_bytes == 1, image)
         return image.view(dtype.storage).reshape(array.shape)
@@ -141,7 +141,9 @@ def to_values(storage: NDArray[Any], dtype: Dtype) -> NDArray[np.float32]:
     if not dtype.is_codes:
         return storage.astype(np.float32, copy=False)
     values = np.empty(storage.size, np.float32)
-    decode_image(np.ascontiguousarray(storage).reshape(-1).view(np.uint8), dtype.format_id, values)
+    # a copy if it must be: a kernel compiled for writable arrays takes no others
+    image = np.require(storage, requirements=["C", "W"]).reshape(-1).view(np.uint8)
+    decode_image(image, dtype.format_id, values)
     return values.reshape(storage.shape)
 
 

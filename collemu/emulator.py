@@ -3,6 +3,7 @@
 import platform
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,7 @@ def header_of(schedule: Schedule, system: System, payload: Payload, protocol: st
         "collemu": collemu.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "numba": version("numba"),
         "system": system.name,
         "system_fingerprint": system.fingerprint,
         "fidelity": "packet",

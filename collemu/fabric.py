@@ -33,6 +33,7 @@ class FabricState:
     trains: Int64
     active: Int64
     active_counts: Int64
+    plane_next: Int64
     delivered: Int64
 
 
@@ -130,5 +131,6 @@ def fresh_state(
         trains=trains,
         active=np.zeros((planes, 2, ranks), np.int64),
         active_counts=np.zeros((planes, 2), np.int64),
+        plane_next=np.full(planes, links.NEVER, np.int64),
         delivered=np.zeros(len(source), np.int64),
     )

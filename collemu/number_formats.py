@@ -2,7 +2,7 @@
 
 An element format says what one code means. A block format says how many elements share a scale, and how.
 What defines a format is one row of a kernel table (`collemu_kernels.format_ids`); this file gives the row a
-name, documented fields and a way to find it.
+name, documented fields and a way to find it. `INTEGER_ELEMENTS` occur in blocks alone.
 """
 
 from dataclasses import dataclass
@@ -52,8 +52,8 @@ class ElementFormat:
 
     @property
     def bits_per_element(self) -> Fraction:
-        """Bits that an element takes on the wire; a code of 6 bits takes a byte."""
-        return Fraction(8 if self.bits == 6 else self.bits)
+        """Bits that an element takes on the wire."""
+        return Fraction(self.bits)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class BlockFormat:
     element, scale : ElementFormat
         Of the codes and of the blocks' scales.
     block : int
-        Elements that share a scale; a shorter last block has its own.
+        Elements that share a scale; a shorter last block has its own. `WHOLE_ROW`: all of a row.
     has_tensor_scale : bool
         Whether a float32 scale stands above the blocks' scales.
     scale_modes : tuple of str
@@ -88,14 +88,16 @@ class BlockFormat:
 
     @property
     def bits_per_element(self) -> Fraction:
-        """Bits that an element takes on the wire, its share of the block's scale included."""
-        return self.element.bits_per_element + Fraction(self.scale.bits, self.block)
+        """Bits that an element takes on the wire, its share of the block's scale included (none of a long row's)."""
+        share = 0 if self.block == WHOLE_ROW else Fraction(self.scale.bits, self.block)
+        return self.element.bits_per_element + share
 
 
 OCP_FP8 = "OCP 8-bit Floating Point Specification 1.0"
 OCP_MX = "OCP Microscaling Formats 1.0"
 FNUZ = "arXiv 2206.02915; AMD CDNA 3"
 NVIDIA = "NVIDIA TransformerEngine"
+WHOLE_ROW = ids.WHOLE_ROW
 
 
 def _element(name: str, format_id: int, source: str) -> ElementFormat:
@@ -121,6 +123,28 @@ def _element(name: str, format_id: int, source: str) -> ElementFormat:
         has_infinity=row[ids.INFINITY_CODE] > max_code,
         has_nan=row[ids.NAN_CODE] != ids.NO_NAN,
         has_negative_zero=row[ids.NO_NEGATIVE_ZERO] == 0,
+        source=source,
+    )
+
+
+def _integer(name: str, format_id: int, source: str) -> ElementFormat:
+    """Two's complement whose most negative code is not used; its step is its smallest number."""
+    row = [int(value) for value in ids.ELEMENT_PARAMETERS[format_id]]
+    step = 2.0 ** (1 - row[ids.BIAS] - row[ids.MANTISSA_BITS])
+    return ElementFormat(
+        name,
+        format_id,
+        bits=row[ids.BITS],
+        exponent_bits=0,
+        mantissa_bits=row[ids.BITS] - 1,
+        bias=0,
+        max=row[ids.MAX_CODE] * step,
+        min_normal=step,
+        min_subnormal=step,
+        has_sign=True,
+        has_infinity=False,
+        has_nan=False,
+        has_negative_zero=False,
         source=source,
     )
 
@@ -161,21 +185,52 @@ ELEMENT_FORMATS = {
     )
 }
 
+FLOAT32 = ElementFormat(
+    "float32",
+    ids.FLOAT32,
+    bits=32,
+    exponent_bits=8,
+    mantissa_bits=23,
+    bias=127,
+    max=3.4028234663852886e38,
+    min_normal=2.0**-126,
+    min_subnormal=2.0**-149,
+    has_sign=True,
+    has_infinity=True,
+    has_nan=True,
+    has_negative_zero=True,
+    source="IEEE 754 binary32",
+)
+
+INTEGER_ELEMENTS = {
+    element.name: element
+    for element in (
+        _integer("int8 / 64", ids.SIXTY_FOURTHS, OCP_MX),
+        _integer("int8", ids.INTEGER8, "two's complement"),
+        _integer("int4", ids.INTEGER4, "two's complement"),
+    )
+}
+
 MX_SCALE_MODES = ("floor", "ceil", "even", "rceil", "trn3")
 
 
 def _block(name: str, format_id: int, source: str) -> BlockFormat:
     row = [int(value) for value in ids.BLOCK_PARAMETERS[format_id - ids.FIRST_BLOCK_FORMAT]]
-    by_id = {element.format_id: element for element in ELEMENT_FORMATS.values()}
-    two_level = row[ids.BLOCK_TENSOR_SCALE] == 1
+    by_id = {element.format_id: element for element in (*ELEMENT_FORMATS.values(), *INTEGER_ELEMENTS.values())}
+    element = by_id[row[ids.BLOCK_ELEMENT]]
+    scale, scale_modes = E8M0, MX_SCALE_MODES
+    if row[ids.BLOCK_SCALE] == ids.TWO_LEVEL_SCALE:
+        scale, scale_modes = by_id[ids.FLOAT8_E4M3FN], ("two_level", "torchao")
+    elif row[ids.BLOCK_SCALE] == ids.FLOAT32_SCALE:
+        scale, scale_modes = FLOAT32, ("amax",) if element.exponent_bits == 0 else ("amax", "pow2")
     return BlockFormat(
         name,
         format_id,
-        element=by_id[row[ids.BLOCK_ELEMENT]],
-        scale=by_id[ids.FLOAT8_E4M3FN] if two_level else E8M0,
+        element=element,
+        scale=scale,
         block=row[ids.BLOCK_SIZE],
-        has_tensor_scale=two_level,
-        scale_modes=("two_level",) if two_level else MX_SCALE_MODES,
+        has_tensor_scale=row[ids.BLOCK_SCALE] == ids.TWO_LEVEL_SCALE,
+        scale_modes=scale_modes,
         source=source,
     )
 
@@ -187,6 +242,13 @@ BLOCK_FORMATS = {
         _block("mxfp8_e5m2", ids.MXFP8_E5M2, OCP_MX),
         _block("mxfp4", ids.MXFP4, OCP_MX),
         _block("nvfp4", ids.NVFP4, NVIDIA),
+        _block("mxfp6_e2m3", ids.MXFP6_E2M3, OCP_MX),
+        _block("mxfp6_e3m2", ids.MXFP6_E3M2, OCP_MX),
+        _block("mxint8", ids.MXINT8, OCP_MX),
+        _block("fp8_block128", ids.FP8_BLOCK128, f"DeepSeek-V3, arXiv 2412.19437; {NVIDIA}"),
+        _block("fp8_row", ids.FP8_ROW, NVIDIA),
+        _block("int8_block32", ids.INT8_BLOCK32, "symmetric integers, as in ZeRO++, arXiv 2306.10209"),
+        _block("int4_block32", ids.INT4_BLOCK32, "symmetric integers, as in ZeRO++, arXiv 2306.10209"),
     )
 }
 

@@ -18,11 +18,19 @@ from collemu_kernels.elements import (
     encode_elements,
     encode_rounded,
 )
-from collemu_kernels.images import code_bytes, decode_image, encode_image
+from collemu_kernels.images import decode_image, encode_image
+from collemu_kernels.packing import code_bytes, unpack
 from numpy.typing import ArrayLike, NDArray
 
 from collemu.inputs import as_float32
-from collemu.number_formats import E8M0, BlockFormat, ElementFormat, find_block_format, find_element_format
+from collemu.number_formats import (
+    E8M0,
+    WHOLE_ROW,
+    BlockFormat,
+    ElementFormat,
+    find_block_format,
+    find_element_format,
+)
 
 ROUNDINGS = {
     "nearest_even": ids.NEAREST_EVEN,
@@ -38,7 +46,10 @@ SCALE_MODES = {
     "even": ids.EVEN,
     "rceil": ids.RCEIL,
     "trn3": ids.TRN3,
-    "two_level": ids.FLOOR,  # nvfp4 has one rule, which the kernels take from the format
+    "two_level": ids.TWO_LEVEL,
+    "torchao": ids.TORCHAO,
+    "amax": ids.AMAX,
+    "pow2": ids.POW2,
 }
 NAN_RULES = ("propagate", "raise", "zero")
 ORDERS = ("low_first", "high_first")
@@ -92,7 +103,7 @@ def encode(
     values = as_float32(x, "encode: x")
     shape = values.shape
     values = _without_nan(values, nan, f"encode: {element.name}", has_nan=element.has_nan)
-    values = np.ascontiguousarray(values).reshape(-1)
+    values = _plain(values).reshape(-1)
     if element is E8M0:
         return _encode_e8m0(values, rounding, saturate, nan).reshape(shape)
     random = _random_bits(rounding, seed, values.size)
@@ -135,7 +146,7 @@ def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).view(storage).reshape(array.shape)
     if array.dtype.newbyteorder("=") != storage:
         raise ValueError(f"decode: codes of {element.name} are {storage}, not {array.dtype}; encode numbers first")
-    flat: NDArray[Any] = np.ascontiguousarray(array, storage).reshape(-1)
+    flat: NDArray[Any] = _plain(array.astype(storage, copy=False)).reshape(-1)
     if element.bits < 8 and flat.size and int(flat.max()) >> element.bits:
         raise ValueError(f"decode: {int(flat.max()):#04x} is no code of {element.name}, which has {1 << element.bits}")
     values = np.empty(flat.size, np.float32)
@@ -156,9 +167,10 @@ class Quantized:
     Attributes
     ----------
     codes : numpy.ndarray of uint8
-        As ``shape``, but along ``axis`` it counts bytes: two FP4 codes lie in one. 0-d counts as one element.
-    scales : numpy.ndarray of uint8
-        As ``shape``, but along ``axis`` it counts blocks.
+        As ``shape``, but along ``axis`` it counts bytes: codes of 4 and 6 bits lie side by side, from the lowest bit
+        of the first byte on, and end with a whole byte. 0-d counts as one element.
+    scales : numpy.ndarray of uint8 or float32
+        As ``shape``, but along ``axis`` it counts blocks. Codes of a scale format, or float32 numbers.
     tensor_scale : numpy.float32 or None
         What every decoded value is multiplied by (NVFP4).
     shape : tuple of int
@@ -168,7 +180,7 @@ class Quantized:
     axis : int
         Along which blocks lie.
     order : str
-        Of FP4 in a byte: low_first or high_first.
+        Of codes of 4 bits in a byte: low_first or high_first.
     """
 
     codes: NDArray[np.uint8]
@@ -185,10 +197,10 @@ class Quantized:
         return self.codes.nbytes + self.scales.nbytes + (0 if self.tensor_scale is None else 4)
 
     def dequantize(self) -> NDArray[np.float32]:
-        """float32 numbers: element times scale, exact unless it leaves float32; NVFP4 then rounds once."""
+        """float32 numbers: element times scale, rounded to float32 (powers of two: exact), times the tensor scale."""
         block = find_block_format(self.format)
         codes = _ordered(_rows(self.codes, self.axis), self.order, block)
-        scales = _rows(self.scales, self.axis)
+        scales = _scale_bytes(_rows(self.scales, self.axis))
         lead, length = _split(self.shape, self.axis)
         values = np.empty((prod(lead), length), np.float32)
         tensor_scale = np.float32(1) if self.tensor_scale is None else self.tensor_scale
@@ -196,12 +208,28 @@ class Quantized:
             decode_rows(codes, scales, tensor_scale, block.format_id, values)
         return _from_rows(values, lead, self.axis).reshape(self.shape)
 
+    def element_codes(self) -> NDArray[np.uint8]:
+        """The codes one a byte, in the shape of the numbers."""
+        block = find_block_format(self.format)
+        packed = _ordered(_rows(self.codes, self.axis), self.order, block)
+        lead, length = _split(self.shape, self.axis)
+        bits = block.element.bits
+        if bits == 8:
+            return _from_rows(packed, lead, self.axis).reshape(self.shape)
+        codes = np.empty((len(packed), length), np.uint8)
+        if length * bits % 8 == 0:  # rows meet without a gap
+            unpack(packed.reshape(-1), bits, codes.reshape(-1))
+        else:
+            for row, row_codes in zip(packed, codes, strict=True):
+                unpack(row, bits, row_codes)
+        return _from_rows(codes, lead, self.axis).reshape(self.shape)
+
     def to_bytes(self) -> bytes:
-        """The wire image: codes, then scales, then the little-endian float32 tensor scale if there is one.
+        """The wire image: codes, then scales, then the tensor scale if there is one; float32 are little-endian.
 
         Rows along ``axis`` follow each other in C order of the other axes.
         """
-        image = _rows(self.codes, self.axis).tobytes() + _rows(self.scales, self.axis).tobytes()
+        image = _rows(self.codes, self.axis).tobytes() + _scale_bytes(_rows(self.scales, self.axis)).tobytes()
         if self.tensor_scale is not None:
             image += np.array(self.tensor_scale, "<f4").tobytes()
         return image
@@ -229,7 +257,7 @@ class Quantized:
         lead, length = _split(shape, axis)
         rows = prod(lead)
         row_codes, row_scales = _row_sizes(block, length)
-        image = np.frombuffer(buf, np.uint8)
+        image = np.frombuffer(buf, np.uint8).copy()
         codes_end = rows * row_codes
         scales_end = codes_end + rows * row_scales
         has_tensor_scale = block.has_tensor_scale and scales_end > 0
@@ -238,7 +266,7 @@ class Quantized:
             raise ValueError(f"from_bytes: {block.name} of shape {shape} takes {needed} bytes, not {image.size}")
         return cls(
             codes=_from_rows(image[:codes_end].reshape(rows, row_codes), lead, axis),
-            scales=_from_rows(image[codes_end:scales_end].reshape(rows, row_scales), lead, axis),
+            scales=_from_rows(_scale_numbers(image[codes_end:scales_end].reshape(rows, row_scales), block), lead, axis),
             tensor_scale=np.float32(image[scales_end:].view("<f4")[0]) if has_tensor_scale else None,
             shape=shape,
             format=block.name,
@@ -257,6 +285,7 @@ def quantize(
     nan: str = "propagate",
     order: str = "low_first",
     axis: int = -1,
+    square: bool = False,
     seed: int | None = None,
 ) -> Quantized:
     """Codes and shared scales of numbers in a block format.
@@ -271,8 +300,10 @@ def quantize(
     block_format : str
         A name of `formats`.
     scale_mode : str, optional
-        How a block's scale follows from its largest magnitude. MX: floor (default; OCP MX 1.0 section 6.3),
-        ceil, even, rceil, trn3 (floor + 1). nvfp4: two_level.
+        How a block's scale follows from its largest magnitude, amax. MX: floor (default; OCP MX 1.0 section 6.3),
+        ceil, even, rceil, trn3 (floor + 1). nvfp4: two_level (default; TransformerEngine), torchao. fp8_*: amax
+        (default; elements are x * (448 / amax), the reciprocal of which is the scale), pow2 (that factor rounded down
+        to a power of two). int*: amax (amax / 127, or / 7).
     rounding, seed
         Of the elements, as in `encode`.
     saturate : bool
@@ -281,9 +312,12 @@ def quantize(
         propagate: a block that holds a NaN or an infinity has the scale NaN (0xFF; 0x7F in nvfp4) and codes
         0, and does not enter the tensor scale; raise: ValueError for either; zero: NaN becomes +0.
     order : str
-        Which of two FP4 codes takes the low nibble of their byte: low_first (the first) or high_first.
+        Which of two 4-bit codes takes the low nibble of their byte: low_first (the first) or high_first.
     axis : int
         Along which blocks lie.
+    square : bool
+        Blocks also reach over as many rows, along the last axis that is not ``axis``, as they have elements in one:
+        16 x 16 of nvfp4, 128 x 128 of fp8_block128. Every row keeps the scales that it shares.
 
     Returns
     -------
@@ -292,12 +326,17 @@ def quantize(
     Raises
     ------
     ValueError
-        For an unknown name, a wrong axis, a float64 beyond float32, a NaN or infinity under nan="raise".
+        For an unknown name, a wrong axis, a float64 beyond float32, a NaN or infinity under nan="raise", square
+        blocks of a vector or of fp8_row.
 
     Notes
     -----
-    MX scales are powers of two, so elements are rounded once from the exact input, float64 included. nvfp4
-    follows TransformerEngine's float32 arithmetic; other inputs are rounded to float32 first.
+    MX scales are powers of two, so elements are rounded once from the exact input, float64 included. The other
+    formats are defined by float32 arithmetic; other inputs are rounded to float32 first.
+
+    Integers are two's complement without their most negative code (which decodes all the same), and have no -0.
+    fp8_row scales each row as a whole: give it rows for scales a token, and a flat array for one scale a tensor.
+    The scales of an all-zero tensor are NaN under torchao, as torchao 0.18 makes them.
     """
     block = find_block_format(block_format)
     scale_rule = scale_mode or block.scale_modes[0]
@@ -305,7 +344,7 @@ def quantize(
     _choice(scale_rule, block.scale_modes, f"{block.name}: scale_mode")
     _choice(nan, NAN_RULES, "nan")
     _choice(order, ORDERS, "order")
-    values = as_float32(x, "quantize: x", to_odd=not block.has_tensor_scale)
+    values = as_float32(x, "quantize: x", to_odd=block.scale is E8M0)
     _refuse_beyond_float32(x, values)
     if nan == "raise" and not np.isfinite(values).all():
         raise ValueError("quantize: x has a NaN or an infinity, whose block would be NaN: nan='raise' refuses it")
@@ -313,6 +352,7 @@ def quantize(
     shape = values.shape
     lead, length = _split(shape, axis)
     rows = _rows(values, axis)
+    matrix_rows, tile_rows = _square_blocks(block, shape, lead) if square else (1, 1)
     row_codes, row_scales = _row_sizes(block, length)
     codes = np.empty((len(rows), row_codes), np.uint8)
     scales = np.empty((len(rows), row_scales), np.uint8)
@@ -326,13 +366,15 @@ def quantize(
             ROUNDINGS[rounding],
             saturate,
             random,
+            matrix_rows,
+            tile_rows,
             codes,
             scales,
             tensor_scale,
         )
     return Quantized(
         codes=_from_rows(_ordered(codes, order, block), lead, axis),
-        scales=_from_rows(scales, lead, axis),
+        scales=_from_rows(_scale_numbers(scales, block), lead, axis),
         tensor_scale=np.float32(tensor_scale[0]) if block.has_tensor_scale and values.size else None,
         shape=shape,
         format=block.name,
@@ -408,7 +450,12 @@ def _rows(array: NDArray[Any], axis: int) -> NDArray[Any]:
     """The rows along an axis as a C-contiguous matrix."""
     array = np.atleast_1d(array)
     moved = np.moveaxis(array, axis, -1)
-    return np.ascontiguousarray(moved).reshape(prod(moved.shape[:-1]), moved.shape[-1])
+    return _plain(moved).reshape(prod(moved.shape[:-1]), moved.shape[-1])
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """C-contiguous and writable, as the kernels take arrays: a read-only one would be another type to compile for."""
+    return np.require(array, requirements=["C", "W"])
 
 
 def _from_rows(rows: NDArray[Any], lead: tuple[int, ...], axis: int) -> NDArray[Any]:
@@ -417,8 +464,27 @@ def _from_rows(rows: NDArray[Any], lead: tuple[int, ...], axis: int) -> NDArray[
 
 
 def _row_sizes(block: BlockFormat, length: int) -> tuple[int, int]:
-    """Bytes of the codes and number of the scales of a row."""
-    return int(code_bytes(length, block.element.format_id)), -(-length // block.block)
+    """Bytes of the codes and of the scales of a row."""
+    return int(code_bytes(length, block.element.format_id)), -(-length // block.block) * (block.scale.bits // 8)
+
+
+def _scale_numbers(scales: NDArray[np.uint8], block: BlockFormat) -> NDArray[Any]:
+    """Scales as users see them, from the bytes of rows: uint8 codes, or float32."""
+    return scales if block.scale.bits == 8 else np.ascontiguousarray(scales).view("<f4").astype(np.float32, copy=False)
+
+
+def _scale_bytes(scales: NDArray[Any]) -> NDArray[np.uint8]:
+    """Reverse of `_scale_numbers`."""
+    return scales if scales.dtype == np.uint8 else scales.astype("<f4", copy=False).view(np.uint8)
+
+
+def _square_blocks(block: BlockFormat, shape: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, int]:
+    """Rows of a matrix, over which square blocks lie, and rows of a block."""
+    if block.block == WHOLE_ROW:
+        raise ValueError(f"{block.name}: a row has one scale, so its blocks cannot be square; use square=False")
+    if not lead:
+        raise ValueError(f"{block.name}: square blocks need a matrix, not shape {shape}; use square=False")
+    return max(lead[-1], 1), block.block
 
 
 def _ordered(codes: NDArray[np.uint8], order: str, block: BlockFormat) -> NDArray[np.uint8]:

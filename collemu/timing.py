@@ -129,8 +129,8 @@ def program_of(
     waits += received != NONE
     waits[sender[successor[successor != NONE]]] += 1
 
-    # Pending at once: the end and the message of an operation a thread; an arrival or a free slot a message.
-    pending = 2 * int(last_of_thread.sum()) + 2 * len(sender) + 1
+    # Pending at once: the end of an operation a thread; an arrival or a free slot a message.
+    pending = int(last_of_thread.sum()) + 2 * len(sender) + 1
     return Program(
         endpoint=endpoint,
         operations=operations,
@@ -162,8 +162,9 @@ def run_program(program: Program, state: FabricState, data: DataPlane) -> int:
             state.queues,
             state.trains,
             state.active,
-        state.active_counts,
-        state.delivered,
+            state.active_counts,
+            state.plane_next,
+            state.delivered,
             program.counts,
             program.event_times,
             program.event_codes,

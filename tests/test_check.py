@@ -8,11 +8,12 @@ from collemu_kernels import kinds
 
 import collemu as ce
 from collemu.check import BUDGET_BYTES, affordable_count, check
+from collemu.number_formats import BLOCK_FORMATS
 from collemu.schedule import Schedule
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
 WIRES = ("none", "bfloat16", "float16", "float8_e4m3fn", "float6_e2m3fn", "float4_e2m1fn")
-BLOCK_WIRES = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4")
+BLOCK_WIRES = tuple(BLOCK_FORMATS)
 OPERATORS = ("sum", "prod", "min", "max", "avg")
 
 
@@ -37,7 +38,8 @@ def test_every_operator(system: ce.System, wire: str, op: str) -> None:
     for algorithm in ce.algorithms("all_reduce"):
         outcome = check(ce.build_schedule("all_reduce", algorithm, 7), system, count=99, wire=wire, op=op)
         assert outcome.wrong == 0, algorithm
-        assert outcome.exact == (op != "avg" and (op, wire) != ("prod", "nvfp4"))
+        powers_of_two = wire in WIRES or wire.startswith("mx")
+        assert outcome.exact == (op != "avg" and (op != "prod" or powers_of_two))
 
 
 @pytest.mark.parametrize("op", OPERATORS)

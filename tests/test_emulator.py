@@ -23,6 +23,13 @@ OTHER_WIRES = (
     "float6_e2m3fn",
     "float6_e3m2fn",
     "float4_e2m1fn",
+    "mxfp6_e2m3",
+    "mxfp6_e3m2",
+    "mxint8",
+    "fp8_block128",
+    "fp8_row",
+    "int8_block32",
+    "int4_block32",
 )
 WIRES = ("none", *ELEMENT_WIRES, *BLOCK_WIRES)
 RANKS = (1, 2, 3, 5, 8, 12)
@@ -254,6 +261,13 @@ def test_wire_bytes_count_codes_and_scales(system):
         "bfloat16": 66,
         "float8_e5m2": 33,
         "float4_e2m1fn": 17,
+        "float6_e3m2fn": 25,
+        "mxfp6_e2m3": 25 + 2,
+        "mxint8": 33 + 2,
+        "fp8_block128": 33 + 4,
+        "fp8_row": 33 + 4,
+        "int8_block32": 33 + 8,
+        "int4_block32": 17 + 8,
     }.items():
         result = ce.emulate(schedule, system, count=33, wire=wire)
         assert result.wire_bytes_per_rank.tolist() == [expected, expected], wire

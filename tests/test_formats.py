@@ -69,4 +69,10 @@ def test_bits_on_the_wire():
     assert wire["mxfp8_e4m3"] == wire["mxfp8_e5m2"] == Fraction(33, 4)
     assert wire["mxfp4"] == Fraction(17, 4)
     assert wire["nvfp4"] == Fraction(9, 2)
+    assert wire["mxfp6_e2m3"] == wire["mxfp6_e3m2"] == Fraction(25, 4)
+    assert wire["mxint8"] == Fraction(33, 4)
+    assert wire["fp8_block128"] == Fraction(33, 4)
+    assert wire["fp8_row"] == 8
+    assert (wire["int8_block32"], wire["int4_block32"]) == (9, 5)
     assert find_element_format("float16").bits_per_element == 16
+    assert find_element_format("float6_e2m3fn").bits_per_element == 6

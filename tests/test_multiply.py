@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from collemu_kernels import matmul as kernels
 
-from collemu import Quantized, matmul, quantize
-from collemu.multiply import _tables  # pyright: ignore[reportPrivateUsage]
+from collemu import Quantized, decode, encode, matmul, quantize
+from collemu.accumulation import MODELS
 from collemu.number_formats import BLOCK_FORMATS
+from collemu.products.block_exact import _tables  # pyright: ignore[reportPrivateUsage]
 from tests.oracles.matmul_reference import Blocks, matmul_block_exact, round_to_float32
 from tests.properties.test_multiply import PAIRS, array, quantized, same_bits
 
@@ -184,14 +185,51 @@ def test_output_types():
     assert half.dtype == np.float16
     assert half[:, 0].tolist() == [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1.0, math.inf]
     assert matmul(a, one, out_dtype="bfloat16")[:, 0].tolist() == [1.0, 1 + 2.0**-6, 1.0, 70144.0]
+    numbers = np.array([[1.0625], [1.0625001], [-1.4367204], [70000.0], [math.inf], [math.nan]], np.float32)
+    rounded = matmul(numbers, one, out_dtype="float8_e4m3fn")[:, 0]
+    assert rounded.dtype == np.float32
+    assert rounded[:5].tolist() == [1.0, 1.125, -1.375, 448.0, 448.0]
+    assert np.isnan(rounded[5])
+    for name in ("float8_e5m2", "float8_e4m3fnuz", "float8_e3m4"):
+        expected = decode(encode(numbers, name), name)
+        assert np.array_equal(matmul(numbers, one, out_dtype=name), expected, equal_nan=True)
 
 
-@pytest.mark.parametrize("mode", ["float32", "block_exact"])
+@pytest.mark.parametrize("mode", ["float32", "exact", "block_exact", "blackwell"])
+def test_stacks_broadcast(mode):
+    """Leading axes as in NumPy's matmul: each matrix of the result is one product."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 1, 5, 64)), rng.standard_normal((3, 64, 4))
+    c = rng.standard_normal((2, 1, 5, 4)).astype(np.float32)
+    left, right = quantize(a, "mxfp4"), quantize(b, "mxfp4", axis=-2)
+    stack = matmul(left, right, c, accumulate=mode)
+    assert stack.shape == (2, 3, 5, 4)
+    for i, j in np.ndindex(2, 3):
+        one, other = quantize(a[i, 0], "mxfp4"), quantize(b[j], "mxfp4", axis=0)
+        assert (stack[i, j] == matmul(one, other, c[i, 0], accumulate=mode)).all()
+    assert matmul(np.ones((0, 2, 3)), np.ones((3, 2))).shape == (0, 2, 2)
+    assert (matmul(np.ones((4, 2, 3)), np.ones((3, 2)), np.ones((2, 2))) == 4).all()
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODELS if mode != "block_exact"])
+def test_views_are_their_numbers(mode):
+    """Transposed, reversed, strided and byte-swapped arrays."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(-3, 4, (40, 40)).astype(np.float32)
+    views = [x.T, x[::-1], x[:, ::-1], x[::2, ::2], x[3:30, 5:32].T, np.asfortranarray(x), x.astype(">f4"), x[:7].T]
+    for a in views:
+        for b in (a.T, a.T[:, ::-1]):
+            plain = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b, np.float32)
+            assert (matmul(a, b, accumulate=mode) == matmul(*plain, accumulate=mode)).all()
+
+
+@pytest.mark.parametrize("mode", MODELS)
 def test_no_elements(mode):
     """K = 0 gives c or +0; M or N = 0 an empty matrix."""
     for m, n, k in [(2, 3, 0), (0, 3, 2), (2, 0, 2), (0, 0, 0)]:
         a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
-        a, b = quantize(a, "mxfp4"), quantize(b, "mxfp4", axis=0)
+        if mode in ("block_exact", "blackwell"):
+            a, b = quantize(a, "mxfp4"), quantize(b, "mxfp4", axis=0)
         assert matmul(a, b, accumulate=mode).shape == (m, n)
         start = np.full((m, n), -0.0, np.float32)
         result = matmul(a, b, start, accumulate=mode)
@@ -202,12 +240,17 @@ def test_no_elements(mode):
 MATRIX = np.ones((32, 32), np.float32)
 FP4, FP4_COLUMNS = quantize(MATRIX, "mxfp4"), quantize(MATRIX, "mxfp4", axis=0)
 WRONG = [
-    ({"a": MATRIX, "b": MATRIX, "accumulate": "hopper"}, "accumulate='hopper' .* float32, block_exact"),
+    ({"a": MATRIX, "b": MATRIX, "accumulate": "volta"}, "accumulate='volta' .* float32, pairwise, .* cdna3"),
+    ({"a": MATRIX, "b": MATRIX, "accumulate": "trainium4"}, "AWS does not document .* choose float32"),
     ({"a": MATRIX, "b": MATRIX, "out_dtype": "int8"}, "out_dtype='int8' .* float16"),
     ({"a": MATRIX, "b": MATRIX, "promote_every": 0}, "promote_every=0 "),
     ({"a": MATRIX, "b": MATRIX[:5]}, r"a \(32, 32\) has K=32, b \(5, 32\) has K=5"),
     ({"a": MATRIX[0], "b": MATRIX}, r"a has shape \(32,\)"),
     ({"a": MATRIX, "b": MATRIX, "c": MATRIX[:4]}, r"c has shape \(4, 32\)"),
+    ({"a": MATRIX, "b": MATRIX, "c": MATRIX[:1]}, r"c has shape \(1, 32\)"),
+    ({"a": MATRIX, "b": MATRIX, "c": MATRIX[np.newaxis]}, r"c has shape \(1, 32, 32\)"),
+    ({"a": MATRIX, "b": MATRIX, "out_dtype": "float8"}, "out_dtype='float8' .* float8_e4m3fn"),
+    ({"a": np.ones((2, 32, 32)), "b": np.ones((3, 32, 32))}, r"a \(2, 32, 32\) and b \(3, 32, 32\) do not broadcast"),
     ({"a": FP4_COLUMNS, "b": MATRIX}, "blocks of a run along axis 0, .* axis=1"),
     ({"a": FP4, "b": FP4}, "blocks of b run along axis 1, .* axis=0"),
     ({"a": FP4, "b": MATRIX, "accumulate": "block_exact"}, "two Quantized"),

@@ -39,6 +39,10 @@ def test_image_layout():
     assert quantised.to_bytes() == quantised.codes.tobytes() + quantised.scales.tobytes()
     one = quantize(np.full(16, 6.0), "nvfp4")
     assert one.to_bytes() == one.codes.tobytes() + one.scales.tobytes() + one.tensor_scale.tobytes()
+    scaled = quantize(wave(2, 130), "fp8_block128")
+    assert (scaled.scales.shape, scaled.scales.dtype) == ((2, 2), np.float32)
+    assert scaled.to_bytes() == scaled.codes.tobytes() + scaled.scales.astype("<f4").tobytes()
+    assert quantize(wave(2, 33), "mxfp6_e2m3").codes.shape == (2, 25)
     along = quantize(wave(33, 2), "mxfp8_e4m3", axis=0)
     assert (along.codes.shape, along.scales.shape) == ((33, 2), (2, 2))
 
@@ -144,6 +148,16 @@ def test_integers_beyond_float64_are_rounded_once():
     assert encode(np.array([2**64 - 1], np.uint64), "bfloat16", rounding="toward_zero") == [0x5F7F]
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float6_e2m3fn"])
+def test_read_only_arrays(name):
+    x = np.array([1, 2, 4], np.float32)
+    x.flags.writeable = False
+    codes = encode(x, name)
+    codes.flags.writeable = False
+    assert (decode(codes, name) == x).all()
+    assert (quantize(x, "mxfp6_e2m3").dequantize() == x).all()
+
+
 def test_inputs_are_not_changed():
     x = np.array([1, np.nan, 1e300, 5.0])
     before = x.copy()
@@ -189,6 +203,9 @@ def test_nan_rules():
             "mxfp4: scale_mode='two_level' is not supported",
         ),
         (lambda: quantize([1], "nvfp4", scale_mode="floor"), "nvfp4: scale_mode='floor' .* choose two_level"),
+        (lambda: quantize([1], "int8_block32", scale_mode="pow2"), "int8_block32: scale_mode='pow2' .* choose amax"),
+        (lambda: quantize([1], "fp8_block128", square=True), r"square blocks need a matrix, not shape \(1,\)"),
+        (lambda: quantize([[1]], "fp8_row", square=True), "a row has one scale"),
         (
             lambda: encode([1], "float8_e8m0fnu", rounding="stochastic"),
             "no stochastic rounding; choose nearest_even",

@@ -57,7 +57,13 @@ def _element_row(element: "ElementFormat") -> tuple[object, ...]:
 
 def _block_row(block: "BlockFormat") -> tuple[object, ...]:
     scale = block.scale.name + (" and a float32 a chunk" if block.has_tensor_scale else "")
-    return (block.name, block.element.name, scale, block.block, f"{float(block.bits_per_element):g}")
+    return (block.name, block.element.name, scale, _block_size(block), f"{float(block.bits_per_element):g}")
+
+
+def _block_size(block: "BlockFormat") -> str:
+    from collemu.number_formats import WHOLE_ROW
+
+    return "a row" if block.block == WHOLE_ROW else str(block.block)
 
 
 def _element_lines(element: "ElementFormat") -> list[str]:
@@ -89,10 +95,17 @@ def _block_lines(block: "BlockFormat") -> list[str]:
     tensor_scale = "one float32 a chunk, little-endian, after the scales" if block.has_tensor_scale else "none"
     return [
         f"{block.name}: {block.source}",
-        f"elements: {block.element.name} (max {block.element.max:g}); {block.block} share one {block.scale.name} scale",
+        f"elements: {block.element.name} (max {block.element.max:g})",
+        f"scales: {block.scale.name}, one for {_block_size(block)}",
         f"tensor scale: {tensor_scale}",
         f"on the wire: {float(block.bits_per_element):g} bits an element; codes, then scales, no padding",
         f"scale modes: {', '.join(block.scale_modes)} (default {block.scale_modes[0]})",
         "NaN policy: a NaN or an infinity makes its whole block NaN",
-        f"codes: collemu formats {block.element.name}",
+        f"codes: {_codes(block.element)}",
     ]
+
+
+def _codes(element: "ElementFormat") -> str:
+    if element.exponent_bits == 0:
+        return f"two's complement in steps of {element.min_subnormal:g}"
+    return f"collemu formats {element.name}"

@@ -34,8 +34,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
-        """Print the fault and where help is, and leave with exit code 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (see {self.prog} --help)\n")
+        """Print the fault and where help is, once under mpirun too, and leave with exit code 2."""
+        from collemu.ranks.launch import launched_rank
+
+        text = f"{self.prog}: {one_line(message)} (see {self.prog} --help)\n"
+        self.exit(BAD_INPUT, text if launched_rank() == 0 else None)
 
 
 def one_line(text: object) -> str:

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collemu.accumulation import MODELS
 from collemu.cli import options
 from collemu.cli.table import lines_of
 
@@ -26,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-k", default="512", metavar="K", help="columns of A, rows of B (default 512)")
     parser.add_argument("--a", default="mxfp8_e4m3", metavar="F", help="format of A, or none (default mxfp8_e4m3)")
     parser.add_argument("--b", default="mxfp8_e4m3", metavar="F", help="format of B, or none (default mxfp8_e4m3)")
-    parser.add_argument("--accumulate", default="float32", metavar="A", help="accumulation model (default float32)")
+    parser.add_argument("--accumulate", default="float32", metavar="A", help=f"{', '.join(MODELS)} (default float32)")
     parser.add_argument("--seed", default="0", metavar="N", help="of the random matrices (default 0)")
 
 
@@ -80,7 +81,9 @@ def product_error(
 
     from collemu import matmul
 
-    product = matmul(_operand(a, a_format, -1), _operand(b, b_format, 0), accumulate=accumulate)
+    left, of_left = _operand(a, a_format, -1)
+    right, of_right = _operand(b, b_format, 0)
+    product = matmul(left, right, accumulate=accumulate, a_format=of_left, b_format=of_right)
     got = product.astype(np.float64)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     error = np.abs(got - exact)
@@ -91,13 +94,17 @@ def product_error(
     return ProductError(relative, float(error.max()), worst), product
 
 
-def _operand(matrix: "NDArray[np.float32]", name: str, axis: int) -> Any:
-    """A matrix as `collemu.matmul` takes it, blocks along k."""
+def _operand(matrix: "NDArray[np.float32]", name: str, axis: int) -> "tuple[Any, str | None]":
+    """A matrix as `collemu.matmul` takes it, blocks along k, and the format that its codes are in, if they are."""
     from collemu import decode, encode, quantize
     from collemu.number_formats import BLOCK_FORMATS, find_format
 
     if name == "none":
-        return matrix
-    if find_format(name).name in BLOCK_FORMATS:
-        return quantize(matrix, name, axis=axis)
-    return decode(encode(matrix, name), name)
+        return matrix, None
+    element = find_format(name)
+    if element.name in BLOCK_FORMATS:
+        return quantize(matrix, name, axis=axis), None
+    codes = encode(matrix, name)
+    if codes.dtype.itemsize == 1 and name != "float8_e8m0fnu":
+        return codes, name
+    return decode(codes, name), None

@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from collemu.cli import options
@@ -339,13 +338,13 @@ def _longest(points: Sequence[Point]) -> dict[str, int]:
 def header_of(header: dict[str, Any]) -> dict[str, Any]:
     """What all rows depend on: versions, system, fidelity, the rest of the recipe, estimated constants."""
     of_a_row = ("collective", "algorithm", "ranks", "channels", "dtype", "op", "wire", "protocol")
-    return {name: value for name, value in header.items() if name not in of_a_row} | {"numba": version("numba")}
+    return {name: value for name, value in header.items() if name not in of_a_row}
 
 
 def banner(header: dict[str, Any]) -> list[str]:
     """Comment lines above the table."""
     return [
-        f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']} numba {version('numba')}",
+        f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']} numba {header['numba']}",
         f"# system {header['system']} fingerprint {header['system_fingerprint']} fidelity {header['fidelity']}",
         f"# recipe accumulate {header['accumulate']} round_own {str(header['round_own']).lower()}",
         f"# estimates: {len(header['estimates'])} constants, see collemu systems {header['system']}",

@@ -103,12 +103,18 @@ def _products() -> None:
     import numpy as np
 
     from collemu import matmul, quantize
+    from collemu.accumulation import MODELS
 
     x = np.ones((32, 32), np.float32)
     for name in ("mxfp8_e4m3", "mxfp4", "nvfp4"):
-        for accumulate in ("float32", "block_exact"):
+        for accumulate in ("float32", "block_exact", "blackwell"):
             matmul(quantize(x, name), quantize(x, name, axis=0), accumulate=accumulate)
-    matmul(x, x)
+    for accumulate in MODELS:
+        if accumulate != "block_exact":
+            matmul(x, x, accumulate=accumulate)
+    wide = np.full((1, 32), 2.0**60, np.float32)
+    wide[0, 0] = 1.0
+    matmul(wide, wide.T, accumulate="exact")
 
 
 CASES = (

@@ -12,6 +12,8 @@ from collemu.recipe import Recipe
 from collemu.schedule import Schedule, algorithms, build_schedule
 from collemu.timing import work_of
 
+CLOSE = 1.25  # estimates within this factor of the best do not decide
+
 
 def choose_algorithm(
     collective: str,
@@ -27,11 +29,11 @@ def choose_algorithm(
     chunks: int | None = None,
     protocol: str = "auto",
 ) -> str:
-    """Name of the built-in algorithm with the least estimated time; the first of the table among equals.
+    """Name of the built-in algorithm that is probably fastest; the first of the table among equals.
 
-    The estimate is the emulated time of one element a chunk, which is all latency, plus what the wire bytes of the
-    busiest port, or the endpoint's work of the busiest thread, take by themselves. It leaves out contention and is
-    not a prediction: what it chooses is emulated afterwards.
+    Each gets an estimate: the emulated time of one element a chunk, which is all latency, plus what the wire bytes of
+    the busiest port, or the endpoint's work of the busiest thread, take by themselves. That leaves out contention, so
+    those which come close to the best are emulated.
 
     Raises
     ------
@@ -40,20 +42,25 @@ def choose_algorithm(
     """
     payload = payload_of(collective, dtype, Recipe(wire=wire), op)
     chosen = system.protocols[find_protocol(system, protocol)]
+    schedules: dict[str, Schedule] = {}
     estimates: dict[str, float] = {}
     reason = ValueError(f"no algorithm for {collective}")
     for name in algorithms(collective):
         try:
-            schedule = _schedule(collective, name, ranks, root, channels, chunks)
+            schedule = schedules[name] = _schedule(collective, name, ranks, root, channels, chunks)
         except ValueError as error:
             reason = error
             continue
-        latency = _latency_s(schedule, system, dtype, op, wire, protocol)
+        latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, wire, protocol)
         lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
         estimates[name] = latency + _transfer_s(lowered, system, chosen)
     if not estimates:
         raise reason
-    return min(estimates, key=lambda name: estimates[name])
+    limit = CLOSE * min(estimates.values())
+    close = [name for name, estimate in estimates.items() if estimate <= limit]
+    if len(close) == 1:
+        return close[0]
+    return min(close, key=lambda name: _emulated_s(schedules[name], system, count, dtype, op, wire, protocol))
 
 
 @lru_cache(maxsize=64)
@@ -62,10 +69,10 @@ def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, 
 
 
 @lru_cache(maxsize=256)
-def _latency_s(schedule: Schedule, system: System, dtype: str, op: str, wire: str, protocol: str) -> float:
-    smallest = max(schedule.region_chunks, 1)
-    result = emulate(schedule, system, count=smallest, dtype=dtype, op=op, wire=wire, protocol=protocol, timeline=False)
-    return result.time_s
+def _emulated_s(schedule: Schedule, system: System, count: int, dtype: str, op: str, wire: str, protocol: str) -> float:
+    return emulate(
+        schedule, system, count=count, dtype=dtype, op=op, wire=wire, protocol=protocol, timeline=False
+    ).time_s
 
 
 def _transfer_s(lowered: Lowered, system: System, protocol: Protocol) -> float:

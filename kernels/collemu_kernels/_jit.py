@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -48,14 +48,12 @@ def cache_directory() -> Path:
 
 if not PLAIN_PYTHON:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_directory()))
-    from numba import njit
+    import numba
 
 
 def jit(kernel: Kernel) -> Kernel:
     """Compile a kernel on its first call, cached on disk, without the GIL; or leave it as plain Python."""
-    if PLAIN_PYTHON:
-        return kernel
-    return cast(Kernel, njit(cache=True, nogil=True, error_model="numpy")(kernel))
+    return _compiled(kernel)
 
 
 def jit_lean(kernel: Kernel) -> Kernel:
@@ -64,6 +62,10 @@ def jit_lean(kernel: Kernel) -> Kernel:
     Every array passed to an ordinary kernel costs two atomic additions a call, more than the whole body of the little
     functions that move a packet.
     """
+    return _compiled(kernel, _nrt=False)
+
+
+def _compiled(kernel: Kernel, **options: Any) -> Kernel:
     if PLAIN_PYTHON:
         return kernel
-    return cast(Kernel, njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(kernel))
+    return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(kernel)  # pyright: ignore

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 from collemu_kernels.format_ids import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8
@@ -11,7 +12,9 @@ from collemu_kernels.kinds import MAX, MIN, PROD
 
 
 @jit
-def reduce_floats(target, first, second, operator):
+def reduce_floats(
+    target: NDArray[np.floating], first: NDArray[np.floating], second: NDArray[np.floating], operator: int
+) -> None:
     """target = first (operator) second for floats of one type; any of the arrays may be the same.
 
     Minimum and maximum propagate NaN and order -0 below +0, so that they do not depend on the order of ranks.

@@ -20,6 +20,7 @@ from collemu_kernels.format_ids import (
     BITS,
     DOWN,
     ELEMENT_PARAMETERS,
+    FIRST_INTEGER_ELEMENT,
     FLOAT4_E2M1FN,
     FLOAT8_E4M3FN,
     FLOAT8_E5M2,
@@ -309,9 +310,33 @@ def decode_products_as(codes, factors, format_id, values):
 
 
 @jit
+def complement(codes, format_id):
+    """Make two's complement of codes of sign and magnitude; 0 of -0."""
+    sign = np.uint32(1 << (ELEMENT_PARAMETERS[format_id, BITS] - 1))
+    largest = np.uint32(np.uint32(2) * sign - np.uint32(1))
+    three_signs = np.uint32(np.uint32(3) * sign)
+    for i in range(codes.size):
+        code = np.uint32(codes[i])
+        codes[i] = np.uint32(np.uint32(three_signs - code) & largest) if code >= sign else code
+
+
+@jit
+def decode_integer_products(codes, factors, format_id, values):
+    """`decode_products` of two's complement."""
+    sign = np.int32(1 << (ELEMENT_PARAMETERS[format_id, BITS] - 1))
+    step = 128 - ELEMENT_PARAMETERS[format_id, BIAS] - ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
+    unit = np.uint32(step << 23).view(np.float32)
+    for i in range(values.size):
+        integer = np.int32(np.int32(np.int32(codes[i]) ^ sign) - sign)
+        values[i] = np.float32(np.float32(np.float32(integer) * unit) * factors[i])
+
+
+@jit
 def decode_products(codes, factors, format_id, values):
-    """float32 ``values`` of codes times their factors, exact unless the product leaves float32."""
-    if format_id == FLOAT8_E4M3FN:
+    """float32 ``values`` of codes times their factors, rounded once: exact for powers of two within float32."""
+    if format_id >= FIRST_INTEGER_ELEMENT:
+        decode_integer_products(codes, factors, format_id, values)
+    elif format_id == FLOAT8_E4M3FN:
         decode_products_as(codes, factors, FLOAT8_E4M3FN, values)
     elif format_id == FLOAT8_E5M2:
         decode_products_as(codes, factors, FLOAT8_E5M2, values)
@@ -368,24 +393,3 @@ def e8m0_bits(code):
     bits = np.uint32(np.uint32(code) << np.uint32(23))
     bits = np.uint32(0x00400000) if bits == np.uint32(0) else bits
     return QUIET_NAN if bits == EXPONENT else bits
-
-
-@jit
-def pack_nibbles(codes, packed):
-    """Two 4-bit codes a byte, the first in the low nibble; an odd last code leaves the high nibble zero."""
-    pairs = codes.size // 2
-    for i in range(pairs):
-        packed[i] = np.uint32(codes[2 * i]) | np.uint32(np.uint32(codes[2 * i + 1]) << np.uint32(4))
-    if codes.size % 2:
-        packed[pairs] = codes[codes.size - 1]
-
-
-@jit
-def unpack_nibbles(packed, codes):
-    """Reverse of `pack_nibbles`."""
-    pairs = codes.size // 2
-    for i in range(pairs):
-        codes[2 * i] = np.uint32(packed[i]) & np.uint32(15)
-        codes[2 * i + 1] = np.uint32(packed[i]) >> np.uint32(4)
-    if codes.size % 2:
-        codes[codes.size - 1] = np.uint32(packed[pairs]) & np.uint32(15)

@@ -30,12 +30,25 @@ FLOAT6_E2M3FN = 30
 FLOAT6_E3M2FN = 31
 FLOAT4_E2M1FN = 40
 
+# Elements of block formats alone: integers, which need a scale.
+FIRST_INTEGER_ELEMENT = 50
+SIXTY_FOURTHS = 50  # 8 bits, in steps of 2**-6 (MXINT8)
+INTEGER8 = 51
+INTEGER4 = 52
+
 # Block formats.
 FIRST_BLOCK_FORMAT = 64
 MXFP8_E4M3 = 64
 MXFP8_E5M2 = 65
 MXFP4 = 66
 NVFP4 = 67
+MXFP6_E2M3 = 68
+MXFP6_E3M2 = 69
+MXINT8 = 70
+FP8_BLOCK128 = 71
+FP8_ROW = 72
+INT8_BLOCK32 = 73
+INT4_BLOCK32 = 74
 
 # Columns of ELEMENT_PARAMETERS. Codes are magnitudes: the sign bit is left out.
 BITS = 0
@@ -63,18 +76,37 @@ ELEMENT_PARAMETERS[FLOAT8_E4M3B11FNUZ] = (8, 3, 11, 0x7F, 0x7F, 0x80, 1)
 ELEMENT_PARAMETERS[FLOAT6_E2M3FN] = (6, 3, 1, 0x1F, 0x1F, NO_NAN, 0)
 ELEMENT_PARAMETERS[FLOAT6_E3M2FN] = (6, 2, 3, 0x1F, 0x1F, NO_NAN, 0)
 ELEMENT_PARAMETERS[FLOAT4_E2M1FN] = (4, 1, 1, 0x7, 0x7, NO_NAN, 0)
+# A float whose exponent has one bit is an integer with a sign: subnormal and normal numbers have one step. Integers are
+# rounded as such, and their codes made two's complement after it.
+ELEMENT_PARAMETERS[SIXTY_FOURTHS] = (8, 6, 1, 0x7F, 0x7F, NO_NAN, 0)
+ELEMENT_PARAMETERS[INTEGER8] = (8, 6, -5, 0x7F, 0x7F, NO_NAN, 0)
+ELEMENT_PARAMETERS[INTEGER4] = (4, 2, -1, 0x7, 0x7, NO_NAN, 0)
 
 # Columns of BLOCK_PARAMETERS.
 BLOCK_ELEMENT = 0  # id of the element format
 BLOCK_SIZE = 1
-BLOCK_TENSOR_SCALE = 2  # 1: E4M3 scales under one float32 scale a tensor (NVFP4); 0: E8M0 scales (OCP MX)
+BLOCK_SCALE = 2  # what scales a block
+
+# Kinds of scales.
+E8M0_SCALE = 0  # OCP MX: a power of two
+TWO_LEVEL_SCALE = 1  # NVFP4: float8_e4m3fn under one float32 a tensor
+FLOAT32_SCALE = 2
+
+WHOLE_ROW = 1 << 40  # block size beyond any row: a row has one scale
 
 BLOCK_PARAMETERS = np.array(
     [
-        (FLOAT8_E4M3FN, 32, 0),
-        (FLOAT8_E5M2, 32, 0),
-        (FLOAT4_E2M1FN, 32, 0),
-        (FLOAT4_E2M1FN, 16, 1),
+        (FLOAT8_E4M3FN, 32, E8M0_SCALE),
+        (FLOAT8_E5M2, 32, E8M0_SCALE),
+        (FLOAT4_E2M1FN, 32, E8M0_SCALE),
+        (FLOAT4_E2M1FN, 16, TWO_LEVEL_SCALE),
+        (FLOAT6_E2M3FN, 32, E8M0_SCALE),
+        (FLOAT6_E3M2FN, 32, E8M0_SCALE),
+        (SIXTY_FOURTHS, 32, E8M0_SCALE),
+        (FLOAT8_E4M3FN, 128, FLOAT32_SCALE),
+        (FLOAT8_E4M3FN, WHOLE_ROW, FLOAT32_SCALE),
+        (INTEGER8, 32, FLOAT32_SCALE),
+        (INTEGER4, 32, FLOAT32_SCALE),
     ],
     np.int64,
 )
@@ -87,12 +119,17 @@ UP = 3
 DOWN = 4
 STOCHASTIC = 5
 
-# The exponent of an E8M0 scale from the largest magnitude of a block.
+# How a block's scale follows from its largest magnitude: the rules of each kind of scale, the first as on the wire.
+WIRE_RULE = 0
 FLOOR = 0
 CEIL = 1
 EVEN = 2
 RCEIL = 3
 TRN3 = 4
+TWO_LEVEL = 0
+TORCHAO = 1
+AMAX = 0
+POW2 = 1
 
 # Status of a kernel.
 OK = 0

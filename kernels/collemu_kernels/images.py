@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
-from collemu_kernels.blocks import TILE, decode_row, encode_row, finite_amax, nvfp4_tensor_scales
+from collemu_kernels.blocks import TILE, decode_row, encode_row, finite_max, gather_amax
 from collemu_kernels.elements import (
     decode_bfloat16,
     decode_e8m0,
@@ -19,45 +19,39 @@ from collemu_kernels.elements import (
     encode_elements,
     encode_elements_as,
     holds_nan,
-    pack_nibbles,
-    unpack_nibbles,
 )
 from collemu_kernels.format_ids import (
     BFLOAT16,
     BITS,
     BLOCK_ELEMENT,
     BLOCK_PARAMETERS,
+    BLOCK_SCALE,
     BLOCK_SIZE,
-    BLOCK_TENSOR_SCALE,
     ELEMENT_PARAMETERS,
     FIRST_BLOCK_FORMAT,
+    FIRST_INTEGER_ELEMENT,
     FLOAT8_E8M0FNU,
     FLOAT16,
     FLOAT32,
-    FLOOR,
     NAN_CODE,
     NAN_HAS_NO_CODE,
     NEAREST_EVEN,
     NO_NAN,
     OK,
+    TWO_LEVEL_SCALE,
     UNKNOWN_FORMAT,
+    WIRE_RULE,
 )
-
-
-@jit
-def code_bytes(n: int, element: int) -> np.int64:
-    """Bytes of the codes of n elements: FP4 lies packed, FP6 and 8-bit codes take a byte each."""
-    bits = np.int64(8) if element == FLOAT8_E8M0FNU else ELEMENT_PARAMETERS[element, BITS]
-    if bits == 4:
-        return np.int64((n + 1) // 2)
-    return np.int64(n * ((bits + 7) // 8))
+from collemu_kernels.packing import code_bytes, copy_bytes, pack, unpack
+from collemu_kernels.scales import scale_width, two_level_tensor_scale
 
 
 @jit
 def scale_bytes(n, block_format):
     """Bytes of the scales of n elements in a row."""
     block = BLOCK_PARAMETERS[block_format - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
-    return (n + block - 1) // block
+    width = scale_width(BLOCK_PARAMETERS[block_format - FIRST_BLOCK_FORMAT, BLOCK_SCALE])
+    return (n + block - 1) // block * width
 
 
 @jit
@@ -70,15 +64,9 @@ def image_bytes(n: int, format_id: int) -> np.int64:
     if format_id < FIRST_BLOCK_FORMAT:
         return np.int64(code_bytes(n, format_id))
     element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
-    tensor = 4 * BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE]
+    two_level = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE
+    tensor = 4 if two_level else 0
     return np.int64(code_bytes(n, element) + scale_bytes(n, format_id) + tensor)
-
-
-@jit
-def copy_bytes(source, target):
-    """Copy bytes one by one, which compiles to a plain copy at any alignment."""
-    for i in range(target.size):
-        target[i] = source[i]
 
 
 @jit
@@ -86,7 +74,9 @@ def is_known(format_id):
     """Whether images of this format exist."""
     if format_id >= FIRST_BLOCK_FORMAT:
         return format_id < FIRST_BLOCK_FORMAT + BLOCK_PARAMETERS.shape[0]
-    return format_id in (FLOAT32, FLOAT8_E8M0FNU) or (format_id > 0 and ELEMENT_PARAMETERS[format_id, BITS] > 0)
+    if format_id in (FLOAT32, FLOAT8_E8M0FNU):
+        return True
+    return 0 < format_id < FIRST_INTEGER_ELEMENT and ELEMENT_PARAMETERS[format_id, BITS] > 0
 
 
 @jit
@@ -112,14 +102,15 @@ def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, im
     elif ELEMENT_PARAMETERS[format_id, NAN_CODE] == NO_NAN and holds_nan(values):
         return NAN_HAS_NO_CODE
     else:
-        packed = ELEMENT_PARAMETERS[format_id, BITS] == 4
+        bits = ELEMENT_PARAMETERS[format_id, BITS]
         unpacked = np.empty(TILE, np.uint8)
         for start in range(0, n, TILE):
             tile = values[start : start + TILE]
-            codes = unpacked[: tile.size] if packed else image[start : start + tile.size]
+            packed = image[code_bytes(start, format_id) : code_bytes(start + tile.size, format_id)]
+            codes = unpacked[: tile.size] if bits < 8 else packed
             encode_elements(tile, format_id, saturate, codes)
-            if packed:
-                pack_nibbles(codes, image[start // 2 : start // 2 + (tile.size + 1) // 2])
+            if bits < 8:
+                pack(codes, bits, packed)
     return OK
 
 
@@ -145,15 +136,18 @@ def encode_block_image(values, format_id, image):
     codes_end = code_bytes(n, element)
     scales_end = codes_end + scale_bytes(n, format_id)
     tensor_amax = np.uint32(0)
-    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE] == 1:
-        tensor_amax = finite_amax(values, block)
+    amax = np.empty(0, np.uint32)
+    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE:
+        amax = np.zeros((n + block - 1) // block, np.uint32)
+        gather_amax(values, block, amax)
+        tensor_amax = finite_max(amax)
         tensor_scale = np.empty(1, np.float32)
-        tensor_scale[0] = nvfp4_tensor_scales(tensor_amax)[1]
+        tensor_scale[0] = two_level_tensor_scale(tensor_amax, WIRE_RULE)
         copy_bytes(tensor_scale.view(np.uint8), image[scales_end:])
     no_random = np.empty(0, np.uint64)
     codes = image[:codes_end]
     scales = image[codes_end:scales_end]
-    encode_row(values, format_id, FLOOR, NEAREST_EVEN, True, no_random, tensor_amax, codes, scales)
+    encode_row(values, format_id, WIRE_RULE, NEAREST_EVEN, True, no_random, tensor_amax, amax, codes, scales)
 
 
 @jit
@@ -183,14 +177,15 @@ def decode_image(image: NDArray[np.uint8], format_id: int, values: NDArray[np.fl
             else:
                 decode_elements_as(codes, FLOAT16, tile)
     else:
-        packed = ELEMENT_PARAMETERS[format_id, BITS] == 4
+        bits = ELEMENT_PARAMETERS[format_id, BITS]
         unpacked = np.empty(TILE, np.uint8)
         for start in range(0, n, TILE):
             tile = values[start : start + TILE]
-            narrow = unpacked[: tile.size] if packed else image[start : start + tile.size]
-            if packed:
-                unpack_nibbles(image[start // 2 : start // 2 + (tile.size + 1) // 2], narrow)
-            decode_elements(narrow, format_id, tile)
+            packed = image[code_bytes(start, format_id) : code_bytes(start + tile.size, format_id)]
+            codes = unpacked[: tile.size] if bits < 8 else packed
+            if bits < 8:
+                unpack(packed, bits, codes)
+            decode_elements(codes, format_id, tile)
     return OK
 
 
@@ -201,6 +196,6 @@ def decode_block_image(image, format_id, values):
     codes_end = code_bytes(n, BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT])
     scales_end = codes_end + scale_bytes(n, format_id)
     tensor_scale = np.ones(1, np.float32)
-    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_TENSOR_SCALE] == 1:
+    if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE:
         copy_bytes(image[scales_end:], tensor_scale.view(np.uint8))
     decode_row(image[:codes_end], image[codes_end:scales_end], tensor_scale[0], format_id, values)

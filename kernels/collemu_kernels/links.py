@@ -1,12 +1,12 @@
 """Packets on links: chip ports with credits, switch planes with round-robin outputs (docs/timing-rules.md, 3 to 6).
 
-Nothing here is a global event queue. Time advances in windows no longer than the shortest crossing of a link, so that
-whatever a port or an output does inside a window can be noticed elsewhere only in a later one. Inside a window every
-port and every output runs its own tight loop, in any order. Equal packets that follow each other without a gap are one
-*train*: one entry for up to a window's worth of packets.
+Nothing here is a global event queue. A plane's time advances in windows no longer than the shortest crossing of a link,
+so that whatever a port or an output does inside a window can be noticed elsewhere only in a later one. Inside a window
+every port and every output runs its own tight loop, in any order. Equal packets that follow each other without a gap
+are one *train*: one entry for up to a window's worth of packets.
 
-A window takes plane by plane, ports first, so that what it touches stays in the cache: every table of links has a slice
-a plane, and the functions here see one slice. In it, port and output are numbered as their chips, and the queue from
+Planes share nothing but the messages: every table of links has a slice a plane, and the functions here see one slice,
+which stays in the cache while they work on it. In it, port and output are numbered as their chips, and the queue from
 chip s to output o is o * ranks + s. Tables are int64 with a row a port, output, train, message or chip, a cache line or
 two each; the constants below name their columns. Times are femtoseconds.
 """
@@ -322,10 +322,10 @@ def enter_message(plane, planes, messages, line, chips, ports, chip):
 
 
 @jit_lean
-def number_packets(messages, line, chips, ports, active, counts):
-    """Number the packets of messages that came into line in this window, and list the ports they give work to.
+def number_packets(messages, line, chips, ports, active, counts, plane_next):
+    """Number the packets of messages that have come into line, and list the ports that they give work to.
 
-    ``ports``, ``active`` and ``counts`` are those of all planes.
+    ``ports``, ``active`` and ``counts`` are those of all planes; ``plane_next`` is when each has something to do.
     """
     planes = ports.shape[0]
     for chip in range(chips.shape[0]):
@@ -344,6 +344,8 @@ def number_packets(messages, line, chips, ports, active, counts):
             plane = (start + k) % planes
             if ports[plane, chip, LISTED] == 0:
                 enter_message(plane, planes, messages, line, chips, ports[plane], chip)
+                message = line[chips[chip, LINE] + ports[plane, chip, PLACE]]
+                plane_next[plane] = min(plane_next[plane], messages[message, READY])
                 ports[plane, chip, LISTED] = 1
                 active[plane, PORTS, counts[plane, PORTS]] = chip
                 counts[plane, PORTS] += 1
@@ -476,8 +478,8 @@ def serve_outputs(
 ):
     """Let every active switch output of a plane send all packets that start before ``end``.
 
-    Messages whose last packet leaves join ``delivered``, which has ``deliveries`` entries. Returns how many it has then,
-    and when the first output, or a port that one of them has woken with a credit, could go on.
+    Messages whose last packet leaves join ``delivered``, which has ``deliveries`` entries. Returns how many it has
+    then, and when the first output, or a port that one of them has woken with a credit, could go on.
     """
     ranks = np.int64(fabric.ranks)
     latency = np.int64(fabric.latency)

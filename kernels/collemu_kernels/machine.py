@@ -1,7 +1,9 @@
 """The loop that runs a lowered schedule: operations move bytes, bytes take time (docs/timing-rules.md).
 
-A window begins with what happens at chips (``events``); then, plane by plane, chip ports send and switch outputs send
-(``links``).
+Chips and links take turns. Where links have run up to ``done``, nothing that they do later is noticed at a chip within
+one crossing of a link, so everything that happens at chips before ``done`` + crossing is known; and what starts there
+sends only one step latency later, so links can run on to ``done`` + crossing + step. Within that stretch planes know
+nothing of each other: each runs through it by itself, in windows (``links``).
 """
 
 from typing import NamedTuple
@@ -19,9 +21,7 @@ from collemu_kernels.links import (
     LINE,
     NEVER,
     NONE,
-    OUTPUTS,
     PACKETS,
-    PORTS,
     READY,
     RECEIVER,
     SENDER,
@@ -56,9 +56,8 @@ OPERATION_COLUMNS = 8
 
 # Kinds of events; a code is 4 * index + kind.
 OPERATION_ENDS = 0
-MESSAGE_LEAVES = 1
-MESSAGE_ARRIVES = 2
-SLOT_IS_FREE = 3
+MESSAGE_ARRIVES = 1
+SLOT_IS_FREE = 2
 
 # Entries of `counts`.
 PENDING = 0  # events
@@ -82,28 +81,6 @@ def post(event_times, event_codes, counts, time, index, kind):
 
 
 @jit_lean
-def begin(operations, messages, event_times, event_codes, counts, operation, now, step):
-    """Start an operation: all that will come of it at its own chip is known at once."""
-    operations[operation, START] = now
-    finish = now + operations[operation, WORK]
-    message = operations[operation, SENT]
-    if message != NONE:
-        messages[message, READY] = now + step
-        finish += step
-        post(event_times, event_codes, counts, now + step, message, MESSAGE_LEAVES)
-    operations[operation, FINISH] = finish
-    post(event_times, event_codes, counts, finish, operation, OPERATION_ENDS)
-
-
-@jit_lean
-def satisfy(operations, messages, event_times, event_codes, counts, operation, now, step):
-    """A condition of an operation has come true; events come in time order, so the last one starts it."""
-    operations[operation, WAITS] -= 1
-    if operations[operation, WAITS] == 0:
-        begin(operations, messages, event_times, event_codes, counts, operation, now, step)
-
-
-@jit_lean
 def line_up(messages, line, chips, message):
     """Put a ready message into its chip's line: by ready time, equal ones by (thread, step), as operations are."""
     chip = messages[message, SOURCE]
@@ -119,6 +96,28 @@ def line_up(messages, line, chips, message):
         line[place] = before
         place -= 1
     line[place] = message
+
+
+@jit_lean
+def begin(operations, messages, line, chips, event_times, event_codes, counts, operation, now, step):
+    """Start an operation: all that will come of it at its own chip is known at once."""
+    operations[operation, START] = now
+    finish = now + operations[operation, WORK]
+    message = operations[operation, SENT]
+    if message != NONE:
+        messages[message, READY] = now + step
+        finish += step
+        line_up(messages, line, chips, message)
+    operations[operation, FINISH] = finish
+    post(event_times, event_codes, counts, finish, operation, OPERATION_ENDS)
+
+
+@jit_lean
+def satisfy(operations, messages, line, chips, event_times, event_codes, counts, operation, now, step):
+    """A condition of an operation has come true; events come in time order, so the last one starts it."""
+    operations[operation, WAITS] -= 1
+    if operations[operation, WAITS] == 0:
+        begin(operations, messages, line, chips, event_times, event_codes, counts, operation, now, step)
 
 
 @jit_lean
@@ -138,15 +137,16 @@ def advance_links(
     trains,
     active,
     active_counts,
+    plane_next,
     delivered,
+    window,
     end,
 ):
-    """Let all links send what starts before ``end``; return how many messages have left the switches for good, and
-    when the first link could go on."""
-    fabric_next = NEVER
+    """Let all links send what starts before ``end``; return how many messages have left the switches for good."""
     deliveries = 0
     for plane in range(fabric.planes):
-        if active_counts[plane, PORTS] > 0:
+        while plane_next[plane] < end:
+            window_end = min(plane_next[plane] + window, end)
             first_on = send_from_ports(
                 plane,
                 fabric,
@@ -162,10 +162,9 @@ def advance_links(
                 trains[plane],
                 active[plane],
                 active_counts[plane],
-                end,
+                window_end,
             )
-            fabric_next = min(fabric_next, first_on)
-        if active_counts[plane, OUTPUTS] > 0:
+            plane_next[plane] = first_on
             deliveries, first_on = serve_outputs(
                 fabric,
                 serialisation,
@@ -181,10 +180,10 @@ def advance_links(
                 active_counts[plane],
                 delivered,
                 deliveries,
-                end,
+                window_end,
             )
-            fabric_next = min(fabric_next, first_on)
-    return deliveries, fabric_next
+            plane_next[plane] = min(plane_next[plane], first_on)
+    return deliveries
 
 
 @jit
@@ -207,6 +206,7 @@ def run(
     trains: Table,
     active: Table,
     active_counts: Table,
+    plane_next: Table,
     delivered: Table,
     counts: Table,
     event_times: Table,
@@ -216,26 +216,25 @@ def run(
     """Run a program to its end; returns DONE or what went wrong. All results are in the arrays."""
     latency = fabric.latency
     step = endpoint.step
-    window = latency + serialisation[fabric.header]
+    crossing = latency + serialisation[fabric.header]  # the shortest, and a window
     total = operations.shape[0] - 1
 
     for operation in range(total):
         if operations[operation, WAITS] == 0:
-            begin(operations, messages, event_times, event_codes, counts, operation, endpoint.launch, step)
+            begin(operations, messages, line, chips, event_times, event_codes, counts, operation, endpoint.launch, step)
 
-    fabric_next = NEVER
+    done = np.int64(0)
     while True:
-        now = fabric_next
+        now = plane_next.min()
         if counts[PENDING] > 0:
             now = min(now, event_times[0])
         if now == NEVER:
             break
         if now > endpoint.limit:
             return TOO_LONG
-        end = now + window
+        done = max(done, now)
 
-        lined_up = False
-        while counts[PENDING] > 0 and event_times[0] < end:
+        while counts[PENDING] > 0 and event_times[0] < done + crossing:
             time = event_times[0]
             code = event_codes[0]
             counts[PENDING] = pop(event_times, event_codes, counts[PENDING])
@@ -248,22 +247,30 @@ def run(
                 counts[FINISHED] += 1
                 following = operations[index, FOLLOWING]
                 if following != NONE:
-                    satisfy(operations, messages, event_times, event_codes, counts, following, time, step)
+                    satisfy(operations, messages, line, chips, event_times, event_codes, counts, following, time, step)
                 for place in range(operations[index, DEPENDENTS], operations[index + 1, DEPENDENTS]):
-                    satisfy(operations, messages, event_times, event_codes, counts, dependents[place], time, step)
+                    satisfy(
+                        operations,
+                        messages,
+                        line,
+                        chips,
+                        event_times,
+                        event_codes,
+                        counts,
+                        dependents[place],
+                        time,
+                        step,
+                    )
                 if received != NONE and messages[received, SUCCESSOR] != NONE:
                     freed = time + endpoint.notice
                     post(event_times, event_codes, counts, freed, messages[received, SUCCESSOR], SLOT_IS_FREE)
-            elif kind == MESSAGE_LEAVES:
-                line_up(messages, line, chips, index)
-                lined_up = True
             else:
                 operation = messages[index, RECEIVER if kind == MESSAGE_ARRIVES else SENDER]
-                satisfy(operations, messages, event_times, event_codes, counts, operation, time, step)
-        if lined_up:
-            number_packets(messages, line, chips, ports, active, active_counts)
+                satisfy(operations, messages, line, chips, event_times, event_codes, counts, operation, time, step)
+        number_packets(messages, line, chips, ports, active, active_counts, plane_next)
 
-        deliveries, fabric_next = advance_links(
+        done += crossing + step
+        deliveries = advance_links(
             fabric,
             serialisation,
             messages,
@@ -279,8 +286,10 @@ def run(
             trains,
             active,
             active_counts,
+            plane_next,
             delivered,
-            end,
+            crossing,
+            done,
         )
         for place in range(deliveries):
             message = delivered[place]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import collemu as package
+from collemu.accumulation import MODELS
 from collemu.cli.table import lines_of, quantity
 from collemu.cli.warm import OLDER_S, remove_older_caches
 from tests.cli.conftest import Outcome
@@ -84,6 +85,16 @@ def test_matmul_error_falls_with_more_bits(collemu: Collemu) -> None:
         return float(collemu(*words).rows()[2][3])
 
     assert error("none") < 1e-6 < error("mxfp8_e4m3") < error("mxfp4") < 1
+
+
+def test_matmul_takes_every_model(collemu: Collemu) -> None:
+    for model in MODELS:
+        name = {"cdna3": "float8_e5m2fnuz", "block_exact": "mxfp4"}.get(model, "float8_e5m2")
+        line = collemu(
+            "matmul", "-m", "4", "-n", "4", "-k", "64", "--a", name, "--b", name, "--accumulate", model
+        ).rows()
+        assert line[2][:3] == [name, name, model]
+        assert 0 < float(line[2][3]) < 1
 
 
 def test_tables_are_aligned() -> None:

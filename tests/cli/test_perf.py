@@ -162,7 +162,7 @@ def test_what_has_no_such_algorithm_is_said_to_be_left_out(collemu: Collemu) -> 
 
 
 def test_auto_names_an_algorithm_that_is_about_the_fastest(collemu: Collemu, tmp_path: Path) -> None:
-    for size in ("256", "8M"):
+    for size in ("256", "32K", "1M", "8M"):
         words = ("all_reduce", "-b", size, "-e", size, "--ranks", "16", "-c", "0", "--algorithm")
         (chosen,) = results(collemu, tmp_path / "o.json", *words, "auto")
         times = {
@@ -170,7 +170,7 @@ def test_auto_names_an_algorithm_that_is_about_the_fastest(collemu: Collemu, tmp
             for row in results(collemu, tmp_path / "o.json", *words, "all")
         }
         assert chosen["algorithm"] in times
-        assert chosen["out_of_place"]["time"] <= 1.5 * min(times.values())
+        assert chosen["out_of_place"]["time"] <= 1.1 * min(times.values())
 
 
 def test_the_check_can_be_off(collemu: Collemu, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from collemu_kernels import elements
+from collemu_kernels import elements, packing
 from collemu_kernels import format_ids as ids
 
 from collemu.number_formats import ELEMENT_FORMATS
@@ -138,8 +138,40 @@ def test_stochastic_rounding_is_seeded_and_unbiased():
 def test_nibbles():
     codes = np.array([1, 2, 15, 0, 9], np.uint8)
     packed = np.empty(3, np.uint8)
-    elements.pack_nibbles(codes, packed)
+    packing.pack_nibbles(codes, packed)
     assert packed.tolist() == [0x21, 0x0F, 0x09]
     back = np.empty(5, np.uint8)
-    elements.unpack_nibbles(packed, back)
+    packing.unpack_nibbles(packed, back)
     assert (back == codes).all()
+
+
+def test_six_bit_codes_lie_side_by_side_from_the_lowest_bit_on():
+    rng = np.random.default_rng(9)
+    for length in range(20):
+        codes = rng.integers(0, 64, length, dtype=np.uint8)
+        packed = np.full(-(-6 * length // 8), 0xA5, np.uint8)
+        packing.pack_sixes(codes, packed)
+        whole = sum(int(code) << (6 * i) for i, code in enumerate(codes))
+        assert packed.tobytes() == whole.to_bytes(packed.size, "little")
+        back = np.empty(length, np.uint8)
+        packing.unpack_sixes(packed, back)
+        assert (back == codes).all()
+
+
+@pytest.mark.parametrize(("format_id", "bits"), [(ids.INTEGER4, 4), (ids.INTEGER8, 8), (ids.SIXTY_FOURTHS, 8)])
+def test_integers_are_twos_complement(format_id, bits):
+    half = 1 << (bits - 1)
+    integers = np.arange(-half, half)
+    codes = (integers & (2 * half - 1)).astype(np.uint8)
+    step = 1 / 64 if format_id == ids.SIXTY_FOURTHS else 1
+    values = np.empty(codes.size, np.float32)
+    elements.decode_products(codes, np.full(codes.size, 2, np.float32), format_id, values)
+    assert (values == 2 * step * integers).all()
+    encoded = np.empty(codes.size, np.uint8)  # the most negative code is not written
+    elements.encode_products(values, np.full(codes.size, 0.5, np.float32), np.float32(-0.0), format_id, True, encoded)
+    elements.complement(encoded, format_id)
+    assert encoded[0] == codes[1]
+    assert (encoded[1:] == codes[1:]).all()
+    encoded[0] = half  # -0 in sign and magnitude
+    elements.complement(encoded[:1], format_id)
+    assert encoded[0] == 0

@@ -18,6 +18,11 @@ LENGTHS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 1023, 1024, 1025, 2049]
 NAMES = [*ELEMENT_FORMATS, *BLOCK_FORMATS]
 
 
+def packed(codes, bits):
+    """Codes side by side, by way of one bit at a time."""
+    return np.packbits(np.unpackbits(codes[:, None], axis=1, count=bits, bitorder="little"), bitorder="little")
+
+
 def image_of(values, format_id, offset=0, saturate=True):
     size = int(image_bytes(values.size, format_id))
     memory = np.full(size + offset + 64, 0xA5, np.uint8)
@@ -32,11 +37,17 @@ def image_of(values, format_id, offset=0, saturate=True):
     [
         ("float8_e4m3fn", {0: 0, 1: 1, 33: 33}),
         ("float4_e2m1fn", {0: 0, 1: 1, 33: 17}),
-        ("float6_e2m3fn", {33: 33}),
+        ("float6_e2m3fn", {0: 0, 1: 1, 2: 2, 3: 3, 4: 3, 5: 4, 33: 25}),
         ("bfloat16", {0: 0, 3: 6}),
         ("mxfp8_e4m3", {0: 0, 1: 2, 32: 33, 33: 35}),
         ("mxfp4", {0: 0, 1: 2, 31: 17, 32: 17, 33: 19}),
         ("nvfp4", {0: 0, 1: 6, 16: 13, 17: 15, 32: 22}),
+        ("mxfp6_e3m2", {0: 0, 1: 2, 32: 25, 33: 27}),
+        ("mxint8", {0: 0, 32: 33, 33: 35}),
+        ("fp8_block128", {0: 0, 1: 5, 128: 132, 129: 137}),
+        ("fp8_row", {0: 0, 1: 5, 5000: 5004}),
+        ("int8_block32", {0: 0, 32: 36, 33: 41}),
+        ("int4_block32", {0: 0, 32: 20, 33: 25}),
     ],
 )
 def test_sizes(name, sizes):
@@ -55,9 +66,8 @@ def test_images_are_the_codes_then_the_scales_then_the_tensor_scale(name):
             expected = quantize(values, name).to_bytes()
         else:
             codes = encode(values, name)
-            if name == "float4_e2m1fn":
-                codes = np.append(codes, np.zeros(length % 2, np.uint8)).reshape(-1, 2)
-                codes = (codes[:, 0] | (codes[:, 1] << 4)).astype(np.uint8)
+            if find_format(name).bits < 8:
+                codes = packed(codes, find_format(name).bits)
             expected = codes.astype(codes.dtype.newbyteorder("<")).tobytes()
         assert image.tobytes() == expected
 
@@ -97,7 +107,7 @@ def test_status_says_what_has_no_image():
         size = int(image_bytes(2, format_id))
         assert encode_image(values, format_id, True, image[:size]) == ids.NAN_HAS_NO_CODE
         assert (image == 9).all()
-    for unknown in (-1, ids.FLOAT64, ids.INT8, 19, 63, 90):
+    for unknown in (-1, ids.FLOAT64, ids.INT8, 19, ids.INTEGER8, ids.INTEGER4, 63, 90):
         assert encode_image(values, unknown, True, image) == ids.UNKNOWN_FORMAT
         assert decode_image(image, unknown, values) == ids.UNKNOWN_FORMAT
 
@@ -119,7 +129,12 @@ def digest() -> str:
                     total.update(image.tobytes())
                     total.update(np.where(np.isnan(decoded), np.float32(0), decoded).tobytes())
         for rounding in ("nearest_away", "toward_zero", "up", "down", "stochastic"):
-            total.update(quantize(rng.standard_normal(100), "mxfp8_e5m2", rounding=rounding, seed=3).to_bytes())
+            for name in ("mxfp8_e5m2", "mxfp6_e2m3", "mxint8", "int4_block32", "fp8_block128"):
+                total.update(quantize(rng.standard_normal(100), name, rounding=rounding, seed=3).to_bytes())
+        matrix = rng.standard_normal((40, 130)).astype(np.float32)
+        matrix[3, 4] = np.inf
+        for name, mode in (("nvfp4", "two_level"), ("nvfp4", "torchao"), ("fp8_block128", "pow2"), ("mxint8", "even")):
+            total.update(quantize(matrix, name, scale_mode=mode, square=True).to_bytes())
     return total.hexdigest()
 
 

@@ -34,15 +34,19 @@ class Blocks:
     tensor_scale: float = 1.0
 
 
+def exponent_of(number: Fraction) -> int:
+    """Power of two of the leading bit of a number other than zero."""
+    size = abs(number)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    return exponent - 1 if size < Fraction(2) ** exponent else exponent
+
+
 def round_to_float32(exact: Fraction) -> float:
     """Nearest float32, ties to even; zero is +0 unless a negative number underflows."""
     if exact == 0:
         return 0.0
     size = abs(exact)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    if size < Fraction(2) ** exponent:
-        exponent -= 1
-    unit = Fraction(2) ** (max(exponent, -126) - 23)
+    unit = Fraction(2) ** (max(exponent_of(exact), -126) - 23)
     rounded = round(size / unit) * unit  # Python rounds a Fraction's ties to even
     result = math.inf if rounded >= 2**128 else float(rounded)
     return -result if exact < 0 else result
@@ -153,3 +157,98 @@ def matmul_block_exact(a: Blocks, b: Blocks, c: list[list[float]], promote: int 
             ]
             result[i].append(accumulate(terms, c[i][j], None if promote is None else promote // block))
     return result
+
+
+def matmul_pairwise(
+    a: list[list[float]], b: list[list[float]], c: list[list[float]], promote: int | None = None
+) -> list[list[float]]:
+    """pairwise mode: neighbours are added, level by level; the total is added to c."""
+
+    def tree(terms: list[float]) -> float:
+        while len(terms) > 1:
+            pairs = [add(x, y) for x, y in zip(terms[::2], terms[1::2], strict=False)]
+            terms = pairs + terms[len(pairs) * 2 :]
+        return terms[0]
+
+    def one(row: list[float], column: list[float], start: float) -> float:
+        terms = [multiply(x, y) for x, y in zip(row, column, strict=True)]
+        run = promote or max(len(terms), 1)
+        for first in range(0, len(terms), run):
+            total = tree(terms[first : first + run])
+            start = add(start, total if promote is None else add(0.0, total))
+        return start
+
+    return [[one(row, column, c[i][j]) for j, column in enumerate(b)] for i, row in enumerate(a)]
+
+
+NARROW = {"float16": (10, -14, 65504.0), "bfloat16": (7, -126, 3.3895313892515355e38)}  # mantissa, emin, max
+
+
+def round_to(x: Fraction | float, name: str) -> float:
+    """Nearest number of a 16-bit type, ties to even; the sign of a float zero is kept."""
+    if not isinstance(x, Fraction):
+        if x == 0 or not math.isfinite(x):
+            return x
+        x = Fraction(x)
+    bits, least, largest = NARROW[name]
+    unit = Fraction(2) ** (max(exponent_of(x), least) - bits)
+    rounded = round(x / unit) * unit
+    result = math.inf if abs(rounded) > largest else float(abs(rounded))
+    return -result if x < 0 else result
+
+
+def matmul_narrow(
+    a: list[list[float]], b: list[list[float]], c: list[list[float]], name: str, promote: int | None = None
+) -> list[list[float]]:
+    """float16 and bfloat16 mode."""
+
+    def times(x: float, y: float) -> float:
+        if not (math.isfinite(x) and math.isfinite(y)) or x == 0 or y == 0:
+            return x * y
+        return round_to(Fraction(x) * Fraction(y), name)
+
+    def plus(x: float, y: float) -> float:
+        if not (math.isfinite(x) and math.isfinite(y)) or x == y == 0:
+            return x + y
+        total = Fraction(x) + Fraction(y)
+        return round_to(total, name) if total else 0.0
+
+    def one(row: list[float], column: list[float], start: float) -> float:
+        terms = [times(x, y) for x, y in zip(row, column, strict=True)]
+        if promote is None:
+            start = round_to(start, name)
+            for term in terms:
+                start = plus(start, term)
+            return start
+        for first in range(0, len(terms), promote):
+            partial = 0.0
+            for term in terms[first : first + promote]:
+                partial = plus(partial, term)
+            start = add(start, partial)
+        return start
+
+    return [[one(row, column, c[i][j]) for j, column in enumerate(b)] for i, row in enumerate(a)]
+
+
+def matmul_exact(
+    a: list[list[float]], b: list[list[float]], c: list[list[float]], promote: int | None = None
+) -> list[list[float]]:
+    """exact mode; a sum with an infinite or NaN term is what IEEE 754 makes of all its terms."""
+
+    def kind(x: float) -> float:
+        return x if not math.isfinite(x) else float((x > 0) - (x < 0))
+
+    def one(row: list[float], column: list[float], start: float) -> float:
+        if not row:
+            return start
+        kinds = sum((kind(x) * kind(y) for x, y in zip(row, column, strict=True)), start=kind(start))
+        if not math.isfinite(kinds):
+            return kinds
+        terms = [Fraction(x) * Fraction(y) for x, y in zip(row, column, strict=True)]
+        if promote is None:
+            return round_to_float32(sum(terms, start=Fraction(start)))
+        for first in range(0, len(terms), promote):
+            start = add(start, round_to_float32(sum(terms[first : first + promote], start=Fraction(0))))
+        return start
+
+    return [[one(row, column, c[i][j]) for j, column in enumerate(b)] for i, row in enumerate(a)]

@@ -101,7 +101,14 @@ REFERENCES = {
     "float6_e3m2fn": Reference(3, 2, 3, 0x1F, None, None),
     "float4_e2m1fn": Reference(2, 1, 1, 0x7, None, None),
 }
-MX_ELEMENTS = {"mxfp8_e4m3": "float8_e4m3fn", "mxfp8_e5m2": "float8_e5m2", "mxfp4": "float4_e2m1fn"}
+MX_ELEMENTS = {
+    "mxfp8_e4m3": "float8_e4m3fn",
+    "mxfp8_e5m2": "float8_e5m2",
+    "mxfp6_e2m3": "float6_e2m3fn",
+    "mxfp6_e3m2": "float6_e3m2fn",
+    "mxfp4": "float4_e2m1fn",
+    "mxint8": "int8 / 64",
+}
 
 
 def encode_all(values, name, *, rounding="nearest_even", saturate=True):
@@ -125,14 +132,17 @@ def mx_scale_code(amax: Fraction, element: str, mode: str) -> int:
     """E8M0 code of a block's scale by the names of the modes."""
     if amax == 0:
         return 0
-    reference = REFERENCES[element]
-    largest = reference.magnitudes[reference.max_code]
+    if element == "int8 / 64":
+        largest, mantissa_bits = Fraction(127, 64), 6
+    else:
+        reference = REFERENCES[element]
+        largest, mantissa_bits = reference.magnitudes[reference.max_code], reference.mantissa_bits
     emax = floor_log2(largest)
     floor = floor_log2(amax)
     if mode == "ceil":
         exponent = floor + (Fraction(2) ** floor != amax)
     elif mode == "even":
-        unit = Fraction(2) ** (floor - reference.mantissa_bits)
+        unit = Fraction(2) ** (floor - mantissa_bits)
         exponent = floor_log2((amax / unit + Fraction(1, 2)) // 1 * unit)
     elif mode == "rceil":
         ratio = amax / largest
@@ -149,9 +159,41 @@ def mx_block(values, block_format, mode="floor"):
     exact = [Fraction(float(v)) for v in values]
     code = mx_scale_code(max(map(abs, exact)), element, mode)
     scale = Fraction(2) ** (code - 127)
+    if element == "int8 / 64":
+        return code, [min(max(round(64 * x / scale), -127), 127) % 256 for x in exact]
     signs = np.signbit(np.asarray(values))
     codes = [REFERENCES[element].encode(abs(x / scale), negative=bool(n)) for x, n in zip(exact, signs, strict=True)]
     return code, codes
+
+
+def float32_scaled(values, block_format, mode):
+    """Codes one a byte, and float32 scales, of a row of finite float32."""
+    f = np.float32
+    values = np.asarray(values, f)
+    block = {"fp8_block128": 128, "fp8_row": values.size}.get(block_format, 32)
+    largest = {"int8_block32": 127, "int4_block32": 7}.get(block_format, 448)
+    codes, scales = [], []
+    with np.errstate(all="ignore"):
+        for start in range(0, values.size, block):
+            part = values[start : start + block]
+            amax = np.abs(part).max()
+            if amax == 0:
+                factor = scale = f(1)
+            elif block_format.startswith("int"):
+                scale = max(amax / f(largest), f(2.0**-126))
+                factor = f(1) / scale
+            else:
+                factor = min(f(largest) / amax, f(np.finfo(f).max))
+                if mode == "pow2":
+                    factor = f(2.0 ** floor_log2(Fraction(float(factor))))
+                scale = f(1) / factor
+            scales.append(scale)
+            if block_format.startswith("int"):
+                rounded = [min(max(round(Fraction(float(x))), -largest), largest) for x in part * factor]
+                codes += [x % (2 * largest + 2) for x in rounded]
+            else:
+                codes += encode_all(part * factor, "float8_e4m3fn").tolist()
+    return np.array(codes, np.uint8), np.array(scales, f)
 
 
 def nvfp4(values):

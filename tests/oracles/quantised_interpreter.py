@@ -20,7 +20,21 @@ from collemu_kernels import kinds
 
 from tests.oracles.schedule_interpreter import READS, WRITES, StuckError
 
-MX = {"mxfp8_e4m3": ("float8_e4m3fn", 8), "mxfp8_e5m2": ("float8_e5m2", 15), "mxfp4": ("float4_e2m1fn", 2)}
+MX = {
+    "mxfp8_e4m3": ("float8_e4m3fn", 8),
+    "mxfp8_e5m2": ("float8_e5m2", 15),
+    "mxfp6_e2m3": ("float6_e2m3fn", 2),
+    "mxfp6_e3m2": ("float6_e3m2fn", 4),
+    "mxfp4": ("float4_e2m1fn", 2),
+    "mxint8": ("int8 / 64", 0),
+}
+# bits of a code, elements that share a float32 scale (None: all), largest element
+FLOAT32_SCALED = {
+    "fp8_block128": (8, 128, 448),
+    "fp8_row": (8, None, 448),
+    "int8_block32": (8, 32, 127),
+    "int4_block32": (4, 32, 7),
+}
 FLT_MAX = np.finfo(np.float32).max
 
 
@@ -63,9 +77,15 @@ def image_bytes(n: int, wire: str) -> int:
     if n == 0:
         return 0
     if wire in MX:
-        return -(-n // (2 if wire == "mxfp4" else 1)) + -(-n // 32)
+        bits = 4 if wire == "mxfp4" else 6 if wire.startswith("mxfp6") else 8
+        return -(-n * bits // 8) + -(-n // 32)
+    if wire in FLOAT32_SCALED:
+        bits, size, _ = FLOAT32_SCALED[wire]
+        return -(-n * bits // 8) + 4 * -(-n // (size or n))
     if wire == "nvfp4":
         return -(-n // 2) + -(-n // 16) + 4
+    if wire.startswith("float6"):
+        return -(-6 * n // 8)
     return -(-n // 2) if wire == "float4_e2m1fn" else n * numpy_type(wire).itemsize
 
 
@@ -75,6 +95,8 @@ def round_trip(values: np.ndarray, wire: str) -> np.ndarray:
         return values
     if wire in MX:
         return _mx(values, *MX[wire])
+    if wire in FLOAT32_SCALED:
+        return _float32_scaled(values, wire)
     if wire == "nvfp4":
         return _nvfp4(values)
     return rounded(values, numpy_type(wire), saturate=True).astype(np.float32)
@@ -96,7 +118,33 @@ def _mx(values: np.ndarray, element: str, largest_exponent: int) -> np.ndarray:
     scale = np.ldexp(1.0, exponent)[:, None]
     with np.errstate(all="ignore"):
         scaled = (rows / scale).astype(np.float32)
-        out = (rounded(scaled, numpy_type(element), saturate=True).astype(np.float64) * scale).astype(np.float32)
+        if element == "int8 / 64":
+            number = np.clip(np.rint(scaled * np.float32(64)), -127, 127) / np.float32(64) + np.float32(0)
+        else:
+            number = rounded(scaled, numpy_type(element), saturate=True)
+        out = (number.astype(np.float64) * scale).astype(np.float32)
+    out[spoilt] = np.nan
+    return out.reshape(-1)[: len(values)]
+
+
+def _float32_scaled(values: np.ndarray, wire: str) -> np.ndarray:
+    """Float32 arithmetic: FP8 by TransformerEngine's factor, integers by the largest magnitude; these have no -0."""
+    _, size, top = FLOAT32_SCALED[wire]
+    rows, spoilt, largest = _blocks(values, size or len(values))
+    one, top = np.float32(1), np.float32(top)
+    with np.errstate(all="ignore"):
+        if wire.startswith("int"):
+            scale = np.maximum(largest / top, np.float32(2.0**-126))
+            factor = one / scale
+        else:
+            factor = np.minimum(top / largest, FLT_MAX)
+            factor[largest == 0] = 1
+            scale = one / factor
+        scaled = rows * factor[:, None]
+        if wire.startswith("int"):
+            out = (np.clip(np.rint(scaled), -top, top) + np.float32(0)) * scale[:, None]
+        else:
+            out = rounded(scaled, numpy_type("float8_e4m3fn"), saturate=True).astype(np.float32) * scale[:, None]
     out[spoilt] = np.nan
     return out.reshape(-1)[: len(values)]
 

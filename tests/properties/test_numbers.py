@@ -13,6 +13,7 @@ from tests.oracles.numbers_reference import REFERENCES, encode_all
 BITS = st.integers(0, 2**32 - 1)
 ELEMENTS = st.sampled_from(sorted(REFERENCES))
 BLOCKS = st.sampled_from(sorted(BLOCK_FORMATS))
+MX = st.sampled_from([name for name in sorted(BLOCK_FORMATS) if name.startswith("mx")])
 DETERMINISTIC = st.sampled_from([name for name in ROUNDINGS if name != "stochastic"])
 
 
@@ -90,14 +91,11 @@ def test_image_round_trip(x, name, order):
     assert back.to_bytes() == image
     assert (back.dequantize().view(np.uint32) == quantised.dequantize().view(np.uint32)).all()
     signs_kept = np.signbit(back.dequantize()) == np.signbit(x)
-    assert signs_kept[(back.dequantize() != 0) | (name != "nvfp4")].all(), "nvfp4 alone encodes -0 as +0"
+    has_minus_zero = name != "nvfp4" and BLOCK_FORMATS[name].element.has_negative_zero
+    assert signs_kept[(back.dequantize() != 0) | has_minus_zero].all(), "nvfp4 and integers encode -0 as +0"
 
 
-@given(
-    moderate(),
-    st.sampled_from(["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4"]),
-    st.sampled_from(["floor", "ceil", "rceil"]),
-)
+@given(moderate(), MX, st.sampled_from(["floor", "ceil", "rceil"]))
 def test_mx_quantising_twice_is_quantising_once(x, name, mode):
     """Not under floor + 1 or rounded-up exponents, where a smaller largest value may take a smaller scale."""
     once = quantize(x, name, scale_mode=mode).dequantize()
@@ -105,7 +103,7 @@ def test_mx_quantising_twice_is_quantising_once(x, name, mode):
     assert (twice == once).all()
 
 
-@given(moderate(), st.sampled_from(["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4"]), st.sampled_from(["ceil", "rceil"]))
+@given(moderate(), MX, st.sampled_from(["ceil", "rceil"]))
 def test_mx_error_is_at_most_half_a_step(x, name, mode):
     quantised = quantize(x, name, scale_mode=mode)
     element = BLOCK_FORMATS[name].element
@@ -113,11 +111,13 @@ def test_mx_error_is_at_most_half_a_step(x, name, mode):
     scaled = np.abs(x.astype(np.float64) / scale)
     exponent = np.floor(np.log2(np.maximum(scaled, element.min_normal)))
     step = scale * 2.0 ** (exponent - element.mantissa_bits)
+    if element.exponent_bits == 0:
+        step = scale * element.min_subnormal
     error = np.abs(quantised.dequantize().astype(np.float64) - x)
     assert (error <= step / 2).all()
 
 
-@given(moderate(), st.integers(-20, 20), st.sampled_from(["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4"]))
+@given(moderate(), st.integers(-20, 20), MX)
 def test_mx_follows_powers_of_two(x, power, name):
     """Away from the ends of the scale's range."""
     x = np.where(np.abs(x) < 2.0**-60, np.float32(0), np.clip(x, -(2.0**60), 2.0**60)).astype(np.float32)
@@ -138,12 +138,49 @@ def test_blocks_do_not_see_each_other(x, name, data):
 @pytest.mark.parametrize("name", sorted(BLOCK_FORMATS))
 @given(x=floats())
 def test_only_blocks_with_an_infinity_are_nan(name, x):
-    block = BLOCK_FORMATS[name].block
+    block = min(BLOCK_FORMATS[name].block, max(x.size, 1))
     finite = np.abs(x) < 2.0**100
     x = np.where(finite | np.isinf(x), x, np.float32(1)).astype(np.float32)
     poisoned = np.array([np.isinf(x[i : i + block]).any() for i in range(0, x.size, block)], bool)
     got = quantize(x, name).dequantize()
     assert (np.isnan(got) == np.repeat(poisoned, block)[: x.size]).all()
+
+
+@given(moderate(), BLOCKS)
+def test_a_tail_is_a_zero_padded_block_cut_back(x, name):
+    padded = np.pad(x, (0, -x.size % 128))
+    assert (quantize(padded, name).dequantize()[: x.size] == quantize(x, name).dequantize()).all()
+
+
+@given(moderate(), st.sampled_from(["int8_block32", "int4_block32"]))
+def test_integer_error_is_at_most_half_a_step_and_codes_are_symmetric(x, name):
+    quantised = quantize(x, name)
+    step = np.repeat(quantised.scales, 32)[: x.size].astype(np.float64)
+    error = np.abs(quantised.dequantize().astype(np.float64) - x)
+    assert (error <= step * (0.5 + 2.0**-15)).all()
+    assert (quantize(-x, name).dequantize() == -quantised.dequantize()).all()
+
+
+@given(moderate(), st.sampled_from(["fp8_block128", "fp8_row"]), st.sampled_from(["amax", "pow2"]))
+def test_scaled_fp8_error_is_at_most_half_a_step(x, name, mode):
+    quantised = quantize(x, name, scale_mode=mode)
+    scales = np.repeat(quantised.scales, 128 if name == "fp8_block128" else max(x.size, 1))[: x.size]
+    error = np.abs(quantised.dequantize().astype(np.float64) - x)
+    largest = np.repeat([np.abs(x[i : i + 128]).max() for i in range(0, x.size, 128)], 128)[: x.size]
+    bound = np.abs(x) * (2.0**-4 + 2.0**-20) + scales.astype(np.float64) * 2.0**-10 * (1 + 2.0**-20)
+    assert (error <= bound).all()
+    assert name == "fp8_row" or (np.abs(quantised.dequantize()) <= largest * (1 + 2.0**-20)).all() or mode == "pow2"
+
+
+@given(moderate(40), BLOCKS)
+def test_element_codes_are_the_codes_one_a_byte(x, name):
+    quantised = quantize(np.stack([x, -x]), name)
+    codes = quantised.element_codes()
+    assert codes.shape == (2, x.size)
+    bits = BLOCK_FORMATS[name].element.bits
+    for row, packed in zip(codes, quantised.codes, strict=True):
+        whole = sum(int(code) << (bits * i) for i, code in enumerate(row))
+        assert packed.tobytes() == whole.to_bytes(packed.size, "little")
 
 
 @given(st.integers(0, 2**32), ELEMENTS)

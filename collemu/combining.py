@@ -1,0 +1,94 @@
+"""`combine`: reduce the wire images of two contributions, as a rank does with what it received."""
+
+from bisect import bisect_right
+
+import numpy as np
+from collemu_kernels.combine import reduce_floats
+from collemu_kernels.images import decode_image, encode_image, image_bytes
+from numpy.typing import NDArray
+
+from collemu.memory import OPERATORS
+from collemu.number_formats import find_format
+from collemu.recipe import ACCUMULATE
+
+Wire = bytes | bytearray | memoryview | NDArray[np.uint8]
+
+
+def combine(
+    wire_a: Wire,
+    wire_b: Wire,
+    format: str,  # noqa: A002
+    *,
+    op: str = "sum",
+    accumulate: str = "float32",
+    elements: int | None = None,
+) -> bytes:
+    """Wire image of the sum of the numbers of two wire images.
+
+    Both are decoded to float32, reduced element by element, and encoded again: nearest even, saturating, blocks from
+    the first element on, scales as `quantize` makes them by default. Collectives do this on every hop that reduces.
+
+    Parameters
+    ----------
+    wire_a, wire_b : bytes or arrays of uint8
+        Images as `Quantized.to_bytes` writes them of flat arrays, or codes of an element format side by side.
+    format : str
+        Of both images and of the result; a name of `formats`.
+    op : str
+        sum; avg: half the sum (of more than two images: reduce by sum, and divide once); min and max, which propagate
+        NaN and order -0 below +0; prod.
+    accumulate : str
+        float32.
+    elements : int, optional
+        How many numbers an image holds. Without it, as many as its length allows: 4-bit and 6-bit codes may leave room
+        for one more in their last byte, which is a zero that changes nothing and stays one.
+
+    Returns
+    -------
+    bytes
+        As long as either image.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, images of different lengths, or a length that no number of elements has.
+    """
+    number = find_format(format).format_id
+    if op not in OPERATORS:
+        raise ValueError(f"combine: op={op!r} is not supported; choose {', '.join(OPERATORS)}")
+    if accumulate not in ACCUMULATE:
+        raise ValueError(f"combine: accumulate={accumulate!r} is not supported; choose {', '.join(ACCUMULATE)}")
+    first, second = (np.frombuffer(wire, np.uint8).copy() for wire in (wire_a, wire_b))  # kernels take writable arrays
+    if first.size != second.size:
+        raise ValueError(
+            f"combine: wire_a has {first.size} bytes and wire_b {second.size}; give images of equally many elements"
+        )
+    count = _elements(first.size, format, number, elements)
+    values, addend = np.empty(count, np.float32), np.empty(count, np.float32)
+    image = np.empty(first.size, np.uint8)
+    with np.errstate(all="ignore"):
+        decode_image(first, number, values)
+        decode_image(second, number, addend)
+        reduce_floats(values, values, addend, OPERATORS[op])
+        if op == "avg":
+            values *= np.float32(0.5)
+        encode_image(values, number, True, image)
+    return image.tobytes()
+
+
+def _elements(size: int, name: str, number: int, elements: int | None) -> int:
+    """How many elements an image of so many bytes holds."""
+    if elements is not None:
+        if elements < 0 or image_bytes(elements, number) != size:
+            raise ValueError(
+                f"combine: elements={elements} of {name} take {image_bytes(max(elements, 0), number)} bytes, not {size}"
+            )
+        return elements
+    candidates = range(2 * size + 1)  # no code is shorter than 4 bits
+    most = bisect_right(candidates, size, key=lambda n: image_bytes(n, number)) - 1
+    if image_bytes(most, number) != size:
+        raise ValueError(
+            f"combine: {size} bytes are no image of {name}: {most} elements take {image_bytes(most, number)}, "
+            f"{most + 1} take {image_bytes(most + 1, number)}"
+        )
+    return most

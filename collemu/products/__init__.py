@@ -1,0 +1,1 @@
+"""How each family of accumulation models meets its kernels; `collemu.multiply` is the way in."""

@@ -1,0 +1,65 @@
+"""All 2**32 float32 numbers through every cast to 8 bits or fewer, beside ml_dtypes: python -m tests.exhaustive.
+
+Minutes a format, so pytest does not collect it; ``make test-exhaustive`` runs it. ``--every N`` looks at every N-th
+stretch of 2**22 numbers only. Progress goes to stderr; exit 1 if a code differs.
+"""
+
+import argparse
+import sys
+import time
+
+import ml_dtypes
+import numpy as np
+
+from collemu.number_formats import ELEMENT_FORMATS
+from collemu.quantization import encode
+
+STRETCH = 1 << 22
+STRETCHES = (1 << 32) // STRETCH
+CASTS = [name for name, element in ELEMENT_FORMATS.items() if element.bits <= 8]
+
+
+def wrong_codes(name: str, values: np.ndarray) -> np.ndarray:
+    """Which of the numbers have a code that ml_dtypes does not give them, saturating or not."""
+    element, dtype = ELEMENT_FORMATS[name], np.dtype(getattr(ml_dtypes, name))
+    values = values[~np.isnan(values)] if not element.has_nan else values
+    if not element.has_sign:
+        # ml_dtypes rounds subnormal numbers wrongly, and its zero, overflow and saturation are not ours
+        values = values[(values >= np.float32(2.0**-126)) & (values < np.float32(2.0**127))]
+    with np.errstate(all="ignore"):
+        plain = values.astype(dtype).view(np.uint8)
+        saturated = plain
+        if element.has_sign:
+            limit = np.float32(element.max)
+            saturated = np.clip(values, -limit, limit).astype(dtype).view(np.uint8)
+    wrong = (encode(values, name, saturate=False) != plain) | (encode(values, name) != saturated)
+    return values[wrong]
+
+
+def main() -> int:
+    """Check the casts that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m tests.exhaustive", description=__doc__)
+    parser.add_argument("formats", nargs="*", metavar="FORMAT", help=f"of {', '.join(CASTS)} (default: all)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="look at every N-th stretch only")
+    arguments = parser.parse_args()
+    unknown = set(arguments.formats) - set(CASTS)
+    if unknown or arguments.every < 1:
+        parser.error(f"no cast to {', '.join(unknown)}" if unknown else "--every must be 1 or more")
+    failed = False
+    for name in arguments.formats or CASTS:
+        start, wrong, checked = time.monotonic(), [], 0
+        for stretch in range(0, STRETCHES, arguments.every):
+            first = stretch * STRETCH
+            values = np.arange(first, first + STRETCH, dtype=np.int64).astype(np.uint32).view(np.float32)
+            wrong.extend(wrong_codes(name, values).tolist())
+            checked += STRETCH
+            if stretch % 16 == 0:
+                print(f"\r{name}: {stretch / STRETCHES:4.0%}", end="", file=sys.stderr, flush=True)
+        print(f"\r{name}: {checked} numbers, {time.monotonic() - start:.0f} s", file=sys.stderr)
+        print(f"{name}: {len(wrong)} wrong of {checked}" + (f", such as {wrong[:5]}" if wrong else ""))
+        failed |= bool(wrong)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
