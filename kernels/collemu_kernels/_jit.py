@@ -30,18 +30,22 @@ def source_fingerprint() -> str:
 
 
 def cache_directory() -> Path:
-    """A writable folder of compiled kernels that is new whenever any kernel source changes.
+    """A writable folder of compiled kernels, the user's own, that is new whenever any kernel source changes.
 
-    Numba's own rule looks at the file of the caller alone: an edited callee in another file would run stale.
+    Numba's own rule looks at the file of the caller alone: an edited callee in another file would run stale. What lies
+    in the folder is executed, so one that belongs to somebody else is left alone.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    for base in (Path(home), Path(tempfile.gettempdir())):
-        folder = base / "collemu" / source_fingerprint()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    user = os.getuid() if hasattr(os, "getuid") else 0  # Windows has no owners, and a temporary folder a user
+    for base in (home / "collemu", Path(tempfile.gettempdir()) / f"collemu-{user}"):
+        folder = base / source_fingerprint()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            base.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            owner = base.lstat().st_uid
         except OSError:
             continue
-        if os.access(folder, os.W_OK):
+        if owner == user and os.access(folder, os.W_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="collemu-"))
 
