@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
 
 .PHONY: demo test test-exhaustive lint bench warm clean
 
@@ -30,7 +31,20 @@ lint: $(READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: warm
+# The peers of the extra `bench`, one by one: the benchmarks run without those that do not install, and name them.
+BENCH_PEERS = import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")
+
+$(BENCH_READY): $(READY)
+	$(BIN)/python -c '$(BENCH_PEERS)' | { \
+		missing=0; \
+		while read -r peer; do \
+			$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$peer" </dev/null || missing=1; \
+		done; \
+		test $$missing = 1 || touch $@; \
+	}
+
+bench: warm $(BENCH_READY)
 	$(BIN)/python -m benchmarks
 
 clean:

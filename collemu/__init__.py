@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collemu.blocks import Quantized as Quantized
     from collemu.catalogue import System as System
     from collemu.catalogue import load_system as load_system
     from collemu.catalogue import systems as systems
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collemu.emulator import emulate as emulate
     from collemu.multiply import matmul as matmul
     from collemu.number_formats import formats as formats
-    from collemu.quantization import Quantized as Quantized
     from collemu.quantization import decode as decode
     from collemu.quantization import encode as encode
     from collemu.quantization import quantize as quantize
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "QuantizationReport": "reporting",
-    "Quantized": "quantization",
+    "Quantized": "blocks",
     "Recipe": "recipe",
     "Result": "emulator",
     "Schedule": "schedule",

@@ -105,7 +105,7 @@ MODELS: dict[str, Accumulation] = {
             "the products of a block's elements are summed exactly, times the scales of both blocks, and rounded to "
             "float32 once; these terms are added in float32, k ascending",
             "IEEE 754 binary32",
-            "a definition, not a machine; two Quantized with equal blocks",
+            "a definition, not a machine; two Quantized with equal blocks, fp8_row with K up to 171196",
         ),
         FusedDot(
             "ada",

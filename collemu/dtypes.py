@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from collemu_kernels import format_ids
 from collemu_kernels.images import decode_image, encode_image
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from collemu.inputs import as_float32
+from collemu.inputs import as_float32, plain
 from collemu.number_formats import ELEMENT_FORMATS
 
 FLOATING = "floating"
@@ -83,18 +83,28 @@ ALIASES = {
 }
 
 
-def find_dtype(name: str) -> Dtype:
+def find_dtype(name: DTypeLike) -> Dtype:
     """Look a dtype up by its name, or by the short name that nccl-tests uses for it.
+
+    NumPy's and ml_dtypes' own types of these names, such as ``np.float32``, are taken for them.
 
     Raises
     ------
     ValueError
         For an unknown name; the text lists the known ones.
     """
-    key = ALIASES.get(name, name)
+    key = ALIASES.get(name, name) if isinstance(name, str) else _numpy_name(name)
     if key not in DTYPES:
         raise ValueError(f"no dtype {name!r}; choose {', '.join(DTYPES)}")
     return DTYPES[key]
+
+
+def _numpy_name(dtype: Any) -> str:
+    """NumPy's name of one of its types, or none: None would be float64 to NumPy."""
+    try:
+        return "" if dtype is None else np.dtype(dtype).name
+    except TypeError:
+        return ""
 
 
 def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
@@ -117,7 +127,7 @@ def to_storage(data: Any, dtype: Dtype, what: str = "data") -> NDArray[Any]:
     if dtype.kind == INTEGER:
         return _integers(array, dtype, what)
     if dtype.is_codes:
-        values = np.require(as_float32(array, what), requirements=["C", "W"]).reshape(-1)
+        values = plain(as_float32(array, what)).reshape(-1)
         image = np.empty(values.size * dtype.item_bytes, np.uint8)
         encode_image(values, dtype.format_id, dtype.item_bytes == 1, image)
         return image.view(dtype.storage).reshape(array.shape)
@@ -141,8 +151,7 @@ def to_values(storage: NDArray[Any], dtype: Dtype) -> NDArray[np.float32]:
     if not dtype.is_codes:
         return storage.astype(np.float32, copy=False)
     values = np.empty(storage.size, np.float32)
-    # a copy if it must be: a kernel compiled for writable arrays takes no others
-    image = np.require(storage, requirements=["C", "W"]).reshape(-1).view(np.uint8)
+    image = plain(storage).reshape(-1).view(np.uint8)
     decode_image(image, dtype.format_id, values)
     return values.reshape(storage.shape)
 

@@ -7,8 +7,9 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from collemu.arguments import instance_of, whole
 from collemu.catalogue import System
 from collemu.dtypes import to_storage, to_user
 from collemu.lower import Lowered, lower
@@ -20,6 +21,7 @@ from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
 
 FIDELITIES = ("auto", "packet")
+MOST_ELEMENTS = 2**40  # a rank: bytes of all ranks together then stay within int64
 REPLICATED = ("all_reduce", "all_gather", "broadcast")
 
 
@@ -101,7 +103,7 @@ def emulate(
     system: System,
     *,
     count: int,
-    dtype: str = "float32",
+    dtype: DTypeLike = "float32",
     op: str = "sum",
     recipe: Recipe | None = None,
     wire: str | None = None,
@@ -122,7 +124,7 @@ def emulate(
     count : int
         Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets,
         of alltoall what it sends to each.
-    dtype : str
+    dtype : str or NumPy type
         float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format.
     op : str
         sum, prod, min, max or avg. Integer sums wrap; an integer avg truncates toward zero.
@@ -146,12 +148,19 @@ def emulate(
     Raises
     ------
     ValueError
-        For an unknown name, a pair that does not go together, data of another shape, or more ranks than chips.
+        For an unknown name, a number out of range, a pair that does not go together, data of another shape, or more
+        ranks than chips.
+    TypeError
+        If schedule, system or recipe is something else.
     ScheduleError
         If the schedule deadlocks or its messages do not match.
     """
-    if count < 0:
-        raise ValueError(f"count is {count}; give 0 or more elements a rank")
+    instance_of(schedule, Schedule, "emulate: schedule", "build_schedule makes one")
+    instance_of(system, System, "emulate: system", "load_system makes one from a name or a file")
+    if recipe is not None:
+        instance_of(recipe, Recipe, "emulate: recipe", "make one, as Recipe(wire='mxfp8_e4m3'), or pass wire= alone")
+    count = whole(count, "count", most=MOST_ELEMENTS)
+    seed = whole(seed, "seed")
     if fidelity not in FIDELITIES:
         raise ValueError(f"no fidelity {fidelity!r}; choose {', '.join(FIDELITIES)}")
     if schedule.ranks > system.domain.chips:
@@ -201,7 +210,7 @@ def find_protocol(system: System, protocol: str) -> str:
     """
     if protocol == "auto":
         return system.default_protocol
-    if protocol not in system.protocols:
+    if protocol not in tuple(system.protocols):
         raise ValueError(f"{system.name} has no protocol {protocol!r}; choose auto, {', '.join(system.protocols)}")
     return protocol
 

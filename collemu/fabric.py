@@ -11,6 +11,7 @@ from collemu.catalogue import Protocol, System
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
+MAX_PAIRS = 2**26  # of ranks, over all planes, whose queues a run keeps: about 2 GB
 MAX_PACKETS = 2**31 - 1  # of a run, 550 GB on the wire: a ring all_reduce of 3.8 GiB over 72 ranks
 
 
@@ -62,8 +63,19 @@ def packets_of(nbytes: Int64, system: System, protocol: Protocol) -> tuple[Int64
 
 
 def fabric_of(system: System, ranks: int) -> tuple[links.Fabric, Int64]:
-    """Constants of a system's switch stage, with ``ranks`` of its chips taking part, and the serialisation table."""
+    """Constants of a system's switch stage, with ``ranks`` of its chips taking part, and the serialisation table.
+
+    Raises
+    ------
+    ValueError
+        If so many ranks and planes have more state than memory should hold.
+    """
     domain = system.domain
+    if ranks * ranks * domain.planes > MAX_PAIRS:
+        raise ValueError(
+            f"{ranks} ranks on {domain.planes} planes are {ranks * ranks * domain.planes} queues in the switches; "
+            f"the most is {MAX_PAIRS}: use fewer ranks, or fewer planes in system {system.name}"
+        )
     full = domain.packet_payload_bytes + domain.packet_header_bytes
     rate = domain.link_fs_per_byte
     fabric = links.Fabric(

@@ -29,12 +29,15 @@ def as_float32(x: ArrayLike, what: str, *, to_odd: bool = True) -> NDArray[np.fl
     Raises
     ------
     ValueError
-        For other types.
+        For other types, and for lists whose rows differ in length.
     """
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except ValueError:
+        raise ValueError(f"{what}: rows of different lengths are no array; make them equally long") from None
     kind, width = array.dtype.kind, array.dtype.itemsize
     if array.dtype.name in ELEMENT_FORMATS or (kind == "f" and width <= 4):
-        return array.astype(np.float32, copy=False)
+        return np.require(array, np.float32, ["A", "W"])  # a kernel would be compiled anew for a read-only one
     if kind == "f" and width == 8:
         return _narrow(array.astype(np.float64, copy=False), to_odd)
     if kind in "iu":
@@ -64,3 +67,11 @@ def _integers_to_float64(array: NDArray[Any]) -> NDArray[np.float64]:
     sticky = (native - low) | ((low != 0).astype(native.dtype) << native.dtype.type(11))
     small = (native < 2**53) & (native > -(2**53) if native.dtype.kind == "i" else native >= 0)
     return np.where(small, native, sticky).astype(np.float64)
+
+
+def plain(array: NDArray[Any]) -> NDArray[Any]:
+    """The array as kernels take it, a copy if it must be: C-contiguous, aligned and writable.
+
+    Any other kind of array is a type of its own to Numba, for which it would compile every kernel anew.
+    """
+    return np.require(array, requirements=["C", "A", "W"])

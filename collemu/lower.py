@@ -18,6 +18,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 NONE = -1
+MAX_BYTES = 2**53  # of a buffer over all ranks; leaves room for every sum of offsets and sizes in int64
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,15 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
         If sends and receives do not match in number or in size, as `match_messages` says.
     """
     ops = schedule.ops
+    if np.any(ops["kind"] >= kinds.MULTIMEM_REDUCE):
+        op = int(np.flatnonzero(ops["kind"] >= kinds.MULTIMEM_REDUCE)[0])
+        raise ScheduleError(f"{schedule.describe(op)}: the switch stage of this version does not reduce or multicast")
+    widest = max(schedule.input_regions, schedule.output_regions, 1)
+    if count * widest * schedule.ranks * item_bytes > MAX_BYTES:
+        raise ValueError(
+            f"{count} elements a rank are {count * widest * schedule.ranks * item_bytes} bytes over {schedule.ranks} "
+            f"ranks; the most is {MAX_BYTES}: use a smaller count"
+        )
     rank = schedule.threads["rank"][schedule.thread_of_op]
     matched = match_messages(schedule)
     sender, receiver, sent, received = matched.sender, matched.receiver, matched.sent, matched.received

@@ -9,7 +9,7 @@ import numpy as np
 from collemu_kernels import format_ids, kinds
 from collemu_kernels.dataplane import DataPlane
 from collemu_kernels.images import image_bytes
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from collemu.dtypes import Dtype, find_dtype, to_storage, to_values
 from collemu.lower import Lowered
@@ -95,7 +95,7 @@ class Payload:
         return self.operator == "avg" and (self.dtype.overflows_early or unscaled_wire)
 
 
-def payload_of(collective: str, dtype: str, recipe: Recipe, op: str) -> Payload:
+def payload_of(collective: str, dtype: DTypeLike, recipe: Recipe, op: str) -> Payload:
     """Check that dtype, wire format and operator go together.
 
     Raises
@@ -106,7 +106,7 @@ def payload_of(collective: str, dtype: str, recipe: Recipe, op: str) -> Payload:
     from collemu.number_formats import find_format
 
     element = find_dtype(dtype)
-    if op not in OPERATORS:
+    if op not in tuple(OPERATORS):
         raise ValueError(f"no operation {op!r}; choose {', '.join(OPERATORS)}")
     if recipe.wire == "none":
         return Payload(element, recipe, op, None)

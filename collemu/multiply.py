@@ -72,6 +72,10 @@ def matmul(
 
     Notes
     -----
+    float32, pairwise, float16, bfloat16 and exact multiply any two operands, of whatever formats; block_exact any two
+    block formats with equal blocks, and exactly where scales are float32 too; blackwell those with elements of FP8, FP6
+    and FP4 whose scales are of one kind, E8M0 or E4M3.
+
     nvfp4: the scale of a block is its E4M3 scale times the tensor scale. block_exact takes both tensor scales
     into the exact product before its one rounding. blackwell has no place for them: its sum starts at +0,
     and is then multiplied by their float32 product, and added to c, each rounded to float32. Quantized

@@ -3,14 +3,11 @@
 Every value is rounded once, from the number that was given: `collemu.inputs` says how float64 is.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 from collemu_kernels import format_ids as ids
-from collemu_kernels.blocks import decode_rows, encode_rows
+from collemu_kernels.blocks import encode_rows
 from collemu_kernels.elements import (
     decode_e8m0,
     decode_elements,
@@ -19,10 +16,21 @@ from collemu_kernels.elements import (
     encode_rounded,
 )
 from collemu_kernels.images import decode_image, encode_image
-from collemu_kernels.packing import code_bytes, unpack
 from numpy.typing import ArrayLike, NDArray
 
-from collemu.inputs import as_float32
+from collemu.arguments import flag, one_of, whole
+from collemu.blocks import (
+    Quantized,
+    from_rows,
+    in_order,
+    index_of_axis,
+    refuse_order,
+    row_sizes,
+    rows_along,
+    scale_numbers,
+    split_shape,
+)
+from collemu.inputs import as_float32, plain
 from collemu.number_formats import (
     E8M0,
     WHOLE_ROW,
@@ -52,7 +60,6 @@ SCALE_MODES = {
     "pow2": ids.POW2,
 }
 NAN_RULES = ("propagate", "raise", "zero")
-ORDERS = ("low_first", "high_first")
 
 
 def encode(
@@ -98,12 +105,13 @@ def encode(
     float8_e8m0fnu has neither zero nor sign: 0, negative numbers and NaN give its NaN, 0xFF.
     """
     element = find_element_format(element_format)
-    _choice(rounding, ROUNDINGS, "rounding")
-    _choice(nan, NAN_RULES, "nan")
+    one_of(rounding, ROUNDINGS, "rounding")
+    one_of(nan, NAN_RULES, "nan")
+    saturate = flag(saturate, "saturate")
     values = as_float32(x, "encode: x")
     shape = values.shape
     values = _without_nan(values, nan, f"encode: {element.name}", has_nan=element.has_nan)
-    values = _plain(values).reshape(-1)
+    values = plain(values).reshape(-1)
     if element is E8M0:
         return _encode_e8m0(values, rounding, saturate, nan).reshape(shape)
     random = _random_bits(rounding, seed, values.size)
@@ -140,13 +148,18 @@ def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
         For an unknown name, for codes of another type or outside the format.
     """
     element = find_element_format(element_format)
-    array = np.asarray(codes)
+    try:
+        array = np.asarray(codes)
+    except ValueError:
+        raise ValueError("decode: rows of different lengths are no array; make them equally long") from None
     storage = _storage(element)
+    if array.size == 0 and not isinstance(codes, np.ndarray):  # an empty list has no type of its own
+        array = array.astype(storage)
     if array.dtype.name == element.name:
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).view(storage).reshape(array.shape)
     if array.dtype.newbyteorder("=") != storage:
         raise ValueError(f"decode: codes of {element.name} are {storage}, not {array.dtype}; encode numbers first")
-    flat: NDArray[Any] = _plain(array.astype(storage, copy=False)).reshape(-1)
+    flat: NDArray[Any] = plain(array.astype(storage, copy=False)).reshape(-1)
     if element.bits < 8 and flat.size and int(flat.max()) >> element.bits:
         raise ValueError(f"decode: {int(flat.max()):#04x} is no code of {element.name}, which has {1 << element.bits}")
     values = np.empty(flat.size, np.float32)
@@ -158,121 +171,6 @@ def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
         else:
             decode_e8m0(flat, values)
     return values.reshape(array.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Quantized:
-    """Codes with the scales that they share.
-
-    Attributes
-    ----------
-    codes : numpy.ndarray of uint8
-        As ``shape``, but along ``axis`` it counts bytes: codes of 4 and 6 bits lie side by side, from the lowest bit
-        of the first byte on, and end with a whole byte. 0-d counts as one element.
-    scales : numpy.ndarray of uint8 or float32
-        As ``shape``, but along ``axis`` it counts blocks. Codes of a scale format, or float32 numbers.
-    tensor_scale : numpy.float32 or None
-        What every decoded value is multiplied by (NVFP4).
-    shape : tuple of int
-        Of the numbers.
-    format : str
-        Name of the block format.
-    axis : int
-        Along which blocks lie.
-    order : str
-        Of codes of 4 bits in a byte: low_first or high_first.
-    """
-
-    codes: NDArray[np.uint8]
-    scales: NDArray[np.uint8]
-    tensor_scale: np.float32 | None
-    shape: tuple[int, ...]
-    format: str
-    axis: int = -1
-    order: str = "low_first"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the wire: codes, scales and tensor scale."""
-        return self.codes.nbytes + self.scales.nbytes + (0 if self.tensor_scale is None else 4)
-
-    def dequantize(self) -> NDArray[np.float32]:
-        """float32 numbers: element times scale, rounded to float32 (powers of two: exact), times the tensor scale."""
-        block = find_block_format(self.format)
-        codes = _ordered(_rows(self.codes, self.axis), self.order, block)
-        scales = _scale_bytes(_rows(self.scales, self.axis))
-        lead, length = _split(self.shape, self.axis)
-        values = np.empty((prod(lead), length), np.float32)
-        tensor_scale = np.float32(1) if self.tensor_scale is None else self.tensor_scale
-        with np.errstate(all="ignore"):
-            decode_rows(codes, scales, tensor_scale, block.format_id, values)
-        return _from_rows(values, lead, self.axis).reshape(self.shape)
-
-    def element_codes(self) -> NDArray[np.uint8]:
-        """The codes one a byte, in the shape of the numbers."""
-        block = find_block_format(self.format)
-        packed = _ordered(_rows(self.codes, self.axis), self.order, block)
-        lead, length = _split(self.shape, self.axis)
-        bits = block.element.bits
-        if bits == 8:
-            return _from_rows(packed, lead, self.axis).reshape(self.shape)
-        codes = np.empty((len(packed), length), np.uint8)
-        if length * bits % 8 == 0:  # rows meet without a gap
-            unpack(packed.reshape(-1), bits, codes.reshape(-1))
-        else:
-            for row, row_codes in zip(packed, codes, strict=True):
-                unpack(row, bits, row_codes)
-        return _from_rows(codes, lead, self.axis).reshape(self.shape)
-
-    def to_bytes(self) -> bytes:
-        """The wire image: codes, then scales, then the tensor scale if there is one; float32 are little-endian.
-
-        Rows along ``axis`` follow each other in C order of the other axes.
-        """
-        image = _rows(self.codes, self.axis).tobytes() + _scale_bytes(_rows(self.scales, self.axis)).tobytes()
-        if self.tensor_scale is not None:
-            image += np.array(self.tensor_scale, "<f4").tobytes()
-        return image
-
-    @classmethod
-    def from_bytes(
-        cls,
-        buf: bytes | bytearray | memoryview | NDArray[np.uint8],
-        block_format: str,
-        shape: int | tuple[int, ...],
-        *,
-        axis: int = -1,
-        order: str = "low_first",
-    ) -> "Quantized":
-        """Read a wire image that `to_bytes` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the bytes are not as many as the format and shape need.
-        """
-        block = find_block_format(block_format)
-        _choice(order, ORDERS, "order")
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        lead, length = _split(shape, axis)
-        rows = prod(lead)
-        row_codes, row_scales = _row_sizes(block, length)
-        image = np.frombuffer(buf, np.uint8).copy()
-        codes_end = rows * row_codes
-        scales_end = codes_end + rows * row_scales
-        has_tensor_scale = block.has_tensor_scale and scales_end > 0
-        needed = scales_end + (4 if has_tensor_scale else 0)
-        if image.size != needed:
-            raise ValueError(f"from_bytes: {block.name} of shape {shape} takes {needed} bytes, not {image.size}")
-        return cls(
-            codes=_from_rows(image[:codes_end].reshape(rows, row_codes), lead, axis),
-            scales=_from_rows(_scale_numbers(image[codes_end:scales_end].reshape(rows, row_scales), block), lead, axis),
-            tensor_scale=np.float32(image[scales_end:].view("<f4")[0]) if has_tensor_scale else None,
-            shape=shape,
-            format=block.name,
-            axis=axis,
-            order=order,
-        )
 
 
 def quantize(
@@ -312,9 +210,10 @@ def quantize(
         propagate: a block that holds a NaN or an infinity has the scale NaN (0xFF; 0x7F in nvfp4) and codes
         0, and does not enter the tensor scale; raise: ValueError for either; zero: NaN becomes +0.
     order : str
-        Which of two 4-bit codes takes the low nibble of their byte: low_first (the first) or high_first.
+        Which of two 4-bit codes takes the low nibble of their byte: low_first (the first) or high_first. Other codes
+        have no such choice: low_first.
     axis : int
-        Along which blocks lie.
+        Along which blocks lie; -1 or 0 of a 0-d array.
     square : bool
         Blocks also reach over as many rows, along the last axis that is not ``axis``, as they have elements in one:
         16 x 16 of nvfp4, 128 x 128 of fp8_block128. Every row keeps the scales that it shares.
@@ -326,7 +225,7 @@ def quantize(
     Raises
     ------
     ValueError
-        For an unknown name, a wrong axis, a float64 beyond float32, a NaN or infinity under nan="raise", square
+        For an unknown name, a wrong axis or seed, a float64 beyond float32, a NaN or infinity under nan="raise", square
         blocks of a vector or of fp8_row.
 
     Notes
@@ -339,21 +238,23 @@ def quantize(
     The scales of an all-zero tensor are NaN under torchao, as torchao 0.18 makes them.
     """
     block = find_block_format(block_format)
-    scale_rule = scale_mode or block.scale_modes[0]
-    _choice(rounding, ROUNDINGS, "rounding")
-    _choice(scale_rule, block.scale_modes, f"{block.name}: scale_mode")
-    _choice(nan, NAN_RULES, "nan")
-    _choice(order, ORDERS, "order")
+    scale_rule = block.scale_modes[0] if scale_mode is None else scale_mode
+    saturate, square = flag(saturate, "saturate"), flag(square, "square")
+    one_of(rounding, ROUNDINGS, "rounding")
+    one_of(scale_rule, block.scale_modes, f"{block.name}: scale_mode")
+    one_of(nan, NAN_RULES, "nan")
+    refuse_order(order, block)
     values = as_float32(x, "quantize: x", to_odd=block.scale is E8M0)
     _refuse_beyond_float32(x, values)
     if nan == "raise" and not np.isfinite(values).all():
         raise ValueError("quantize: x has a NaN or an infinity, whose block would be NaN: nan='raise' refuses it")
     values = _without_nan(values, nan, f"quantize: {block.name}", has_nan=True)
     shape = values.shape
-    lead, length = _split(shape, axis)
-    rows = _rows(values, axis)
+    axis = index_of_axis(axis)
+    lead, length = split_shape(shape, axis)
+    rows = rows_along(values, axis)
     matrix_rows, tile_rows = _square_blocks(block, shape, lead) if square else (1, 1)
-    row_codes, row_scales = _row_sizes(block, length)
+    row_codes, row_scales = row_sizes(block, length)
     codes = np.empty((len(rows), row_codes), np.uint8)
     scales = np.empty((len(rows), row_scales), np.uint8)
     tensor_scale = np.empty(1, np.float32)
@@ -373,19 +274,14 @@ def quantize(
             tensor_scale,
         )
     return Quantized(
-        codes=_from_rows(_ordered(codes, order, block), lead, axis),
-        scales=_from_rows(_scale_numbers(scales, block), lead, axis),
+        codes=from_rows(in_order(codes, order, block), lead, axis),
+        scales=from_rows(scale_numbers(scales, block), lead, axis),
         tensor_scale=np.float32(tensor_scale[0]) if block.has_tensor_scale and values.size else None,
         shape=shape,
         format=block.name,
         axis=axis,
         order=order,
     )
-
-
-def _choice(given: str, allowed: Iterable[str], what: str) -> None:
-    if given not in allowed:
-        raise ValueError(f"{what}={given!r} is not supported; choose {', '.join(allowed)}")
 
 
 def _storage(element: ElementFormat) -> np.dtype[Any]:
@@ -398,7 +294,7 @@ def _random_bits(rounding: str, seed: int | None, count: int) -> NDArray[np.uint
         return np.empty(0, np.uint64)
     if seed is None:
         raise ValueError("rounding='stochastic' needs a seed: the same seed gives the same codes")
-    return np.asarray(np.random.Philox(seed).random_raw(count), np.uint64)
+    return np.asarray(np.random.Philox(whole(seed, "seed")).random_raw(count), np.uint64)
 
 
 def _without_nan(values: NDArray[np.float32], nan: str, what: str, *, has_nan: bool) -> NDArray[np.float32]:
@@ -436,48 +332,6 @@ def _encode_e8m0(values: NDArray[np.float32], rounding: str, saturate: bool, nan
     return codes
 
 
-def _split(shape: tuple[int, ...], axis: int) -> tuple[tuple[int, ...], int]:
-    """Lengths of the other axes, and the length along the axis; a 0-d shape is one of one element."""
-    if not shape:
-        shape = (1,)
-    if not -len(shape) <= axis < len(shape):
-        raise ValueError(f"axis={axis} is outside shape {shape}; choose -{len(shape)} to {len(shape) - 1}")
-    axis %= len(shape)
-    return (*shape[:axis], *shape[axis + 1 :]), shape[axis]
-
-
-def _rows(array: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The rows along an axis as a C-contiguous matrix."""
-    array = np.atleast_1d(array)
-    moved = np.moveaxis(array, axis, -1)
-    return _plain(moved).reshape(prod(moved.shape[:-1]), moved.shape[-1])
-
-
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """C-contiguous and writable, as the kernels take arrays: a read-only one would be another type to compile for."""
-    return np.require(array, requirements=["C", "W"])
-
-
-def _from_rows(rows: NDArray[Any], lead: tuple[int, ...], axis: int) -> NDArray[Any]:
-    """Reverse of `_rows`: the axis back in its place."""
-    return np.moveaxis(rows.reshape(*lead, rows.shape[-1]), -1, axis)
-
-
-def _row_sizes(block: BlockFormat, length: int) -> tuple[int, int]:
-    """Bytes of the codes and of the scales of a row."""
-    return int(code_bytes(length, block.element.format_id)), -(-length // block.block) * (block.scale.bits // 8)
-
-
-def _scale_numbers(scales: NDArray[np.uint8], block: BlockFormat) -> NDArray[Any]:
-    """Scales as users see them, from the bytes of rows: uint8 codes, or float32."""
-    return scales if block.scale.bits == 8 else np.ascontiguousarray(scales).view("<f4").astype(np.float32, copy=False)
-
-
-def _scale_bytes(scales: NDArray[Any]) -> NDArray[np.uint8]:
-    """Reverse of `_scale_numbers`."""
-    return scales if scales.dtype == np.uint8 else scales.astype("<f4", copy=False).view(np.uint8)
-
-
 def _square_blocks(block: BlockFormat, shape: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, int]:
     """Rows of a matrix, over which square blocks lie, and rows of a block."""
     if block.block == WHOLE_ROW:
@@ -485,10 +339,3 @@ def _square_blocks(block: BlockFormat, shape: tuple[int, ...], lead: tuple[int, 
     if not lead:
         raise ValueError(f"{block.name}: square blocks need a matrix, not shape {shape}; use square=False")
     return max(lead[-1], 1), block.block
-
-
-def _ordered(codes: NDArray[np.uint8], order: str, block: BlockFormat) -> NDArray[np.uint8]:
-    """Codes as the kernels pack them, low nibble first, from ``order`` or into it."""
-    if order == "low_first" or block.element.bits != 4:
-        return codes
-    return (codes >> np.uint8(4)) | (codes << np.uint8(4))

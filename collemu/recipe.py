@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from collemu.arguments import flag, instance_of
+
 ACCUMULATE = ("float32",)
 
 
@@ -28,6 +30,8 @@ class Recipe:
     round_own: bool = True
 
     def __post_init__(self) -> None:
+        instance_of(self.wire, str, "recipe: wire", "give the name of a format, or none")
+        flag(self.round_own, "recipe: round_own")
         if self.accumulate not in ACCUMULATE:
             raise ValueError(
                 f"recipe: accumulate={self.accumulate!r} is not an accumulate type; choose {', '.join(ACCUMULATE)}"

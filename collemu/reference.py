@@ -62,15 +62,17 @@ def difference(
     Returns
     -------
     relative : float
-        Frobenius norm of the difference over that of the reference; 0 where both are 0.
+        Frobenius norm of the difference over that of the reference; 0 where both are 0. NaN or infinite where
+        NaN or infinities are among the data.
     largest : float
-        Largest absolute difference.
+        Largest absolute difference; likewise.
     """
-    expected = reference(collective, data, op, root).astype(np.float64)
-    error = np.abs(rows_that_count(collective, outputs, root) - expected)
-    norm = float(np.linalg.norm(expected))
-    distance = float(np.linalg.norm(error))
-    return (distance / norm if norm else distance), float(error.max(initial=0.0))
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinities among the data
+        expected = reference(collective, data, op, root).astype(np.float64)
+        error = np.abs(rows_that_count(collective, outputs, root) - expected)
+        norm = float(np.linalg.norm(expected))
+        distance = float(np.linalg.norm(error))
+        return (distance / norm if norm else distance), float(error.max(initial=0.0))
 
 
 def reduced(data: NDArray[Any], op: str) -> NDArray[Any]:

@@ -6,7 +6,6 @@ arrays (`THREAD`, `OP`), so that half a million operations are a few megabytes a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,8 @@ from typing import Any
 import numpy as np
 from collemu_kernels import kinds
 from numpy.typing import NDArray
+
+from collemu.arguments import whole
 
 #: One operation: ``src`` and ``dst`` are first chunks, ``count`` is in chunks, ``dep`` is an operation of the
 #: same rank that must have finished, or -1.
@@ -104,6 +105,9 @@ ROOTED = frozenset({"broadcast", "reduce"})
 # Regions (of `count` elements each) in a rank's input and output: one, or one a rank.
 _INPUT_PER_RANK = frozenset({"reduce_scatter", "alltoall"})
 _OUTPUT_PER_RANK = frozenset({"all_gather", "alltoall"})
+
+#: Operations that a built schedule may have. Writing one out takes nearly 200 bytes each for a moment: 12 GB in all.
+MOST_OPERATIONS = 2**26
 
 
 class ScheduleError(ValueError):
@@ -309,23 +313,30 @@ def build_schedule(
     Raises
     ------
     ValueError
-        For an unknown name, or a number that is out of range; the text lists what is possible.
+        For an unknown name, a number that is out of range, or more than `MOST_OPERATIONS`; the text says what is
+        possible.
     """
     from collemu.builders import BUILDERS
 
     _refuse_unknown_collective(collective)
-    if algorithm not in BUILDERS[collective]:
+    if algorithm not in tuple(BUILDERS[collective]):
         choices = ", ".join(BUILDERS[collective])
         raise ValueError(f"no algorithm {algorithm!r} for {collective}; choose {choices}")
-    ranks = _whole(ranks, "ranks", least=1)
-    root = _whole(root, "root", least=0)
+    ranks = whole(ranks, "ranks", least=1)
+    root = whole(root, "root")
     if root >= ranks:
         raise ValueError(f"root {root} is not one of the {ranks} ranks; choose 0 to {ranks - 1}")
-    channels = _whole(channels, "channels", least=1)
+    channels = whole(channels, "channels", least=1)
     if chunks is not None:
-        chunks = _whole(chunks, "chunks", least=1)
+        chunks = whole(chunks, "chunks", least=1)
     if counts is not None:
         raise ValueError(f"counts belong to alltoallv; {collective} takes none")
+    operations = operations_at_most(collective, algorithm, ranks, channels, chunks)
+    if operations > MOST_OPERATIONS:
+        raise ValueError(
+            f"{algorithm} {collective} of {ranks} ranks (channels={channels}, chunks={chunks}) has about "
+            f"{operations:,} operations, over the limit of {MOST_OPERATIONS:,}; choose fewer ranks, channels or chunks"
+        )
     return BUILDERS[collective][algorithm](
         ranks, root=root if collective in ROOTED else 0, channels=channels, chunks=chunks
     )
@@ -334,15 +345,20 @@ def build_schedule(
 def _refuse_unknown_collective(collective: str) -> None:
     from collemu.builders import BUILDERS
 
-    if collective not in BUILDERS:
+    if collective not in tuple(BUILDERS):
         raise ValueError(f"no collective {collective!r}; choose {', '.join(BUILDERS)}")
 
 
-def _whole(value: Any, name: str, *, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} is {value!r}; give a whole number of {least} or more") from None
-    if number < least:
-        raise ValueError(f"{name} is {number}; give a whole number of {least} or more")
-    return number
+def operations_at_most(collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None) -> int:
+    """A bound on the operations of a built-in schedule, at most twice their number from 4 ranks on."""
+    if ranks == 1:
+        return 1
+    partners, hops, each = ranks, 1, 4 if algorithm == "two_shot" else 2
+    if algorithm == "tree":
+        up_and_down = 2 if collective == "all_reduce" else 1
+        partners, hops, each = 1, up_and_down * ranks.bit_length(), 3 * up_and_down
+    elif collective in ROOTED:
+        partners, hops = 1, ranks - 1
+    elif collective == "sendrecv":
+        partners = 1
+    return ranks * partners * channels * (chunks or hops) * each

@@ -1,7 +1,8 @@
 """The user's own tensors: read from a file, and dealt out to the ranks of a collective."""
 
-import contextlib
+import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +11,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from collemu.dtypes import find_dtype, to_values
+
 ENDINGS = (".npy", ".npz", ".safetensors")
+SAVE = "save an array of numbers with numpy.save or numpy.savez"
+GIVE = "give a .npy, .npz or .safetensors file, or FILE:NAME for an array in it"
+#: safetensors' names of types that NumPy lacks
+NARROW = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +43,7 @@ def load_tensor(text: str) -> Tensor:
     """
     path, name = _split(text)
     if not path.is_file():
-        raise ValueError(f"data {path}: no such file")
+        raise ValueError(f"data {path}: {'no file but a folder' if path.is_dir() else 'no such file'}; {GIVE}")
     if path.suffix == ".npy":
         if name:
             raise ValueError(f"data {path}: a .npy file holds one array without a name; leave {':' + name!r} away")
@@ -96,7 +103,7 @@ def _split(text: str) -> tuple[Path, str]:
         return Path(text), ""
     path, _, name = text.rpartition(":")
     if not path.endswith(ENDINGS):
-        raise ValueError(f"data {text}: give a .npy, .npz or .safetensors file, or FILE:NAME for an array in it")
+        raise ValueError(f"data {text!r}: {GIVE}")
     return Path(path), name
 
 
@@ -104,23 +111,28 @@ def _read_numpy(path: Path) -> NDArray[Any]:
     try:
         return cast("NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"data {path}: not a .npy file of numbers: {error}") from None
+        raise ValueError(f"data {path}: not a whole .npy file of numbers ({_plain(error)}); {SAVE}") from None
 
 
 def _read_archive(path: Path, name: str) -> tuple[str, NDArray[Any]]:
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"data {path}: not a .npz file")
+        raise ValueError(f"data {path}: not a .npz file; {SAVE}")
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = list(archive.files)
             chosen = _choose(path, name, names)
             for each in [chosen] if chosen else names:
-                array = archive[each]
+                try:
+                    array = archive[each]
+                except ValueError as error:  # an array of objects, which only a pickle could hold
+                    if chosen:
+                        raise ValueError(f"data {path}:{each}: no numbers ({_plain(error)}); {SAVE}") from None
+                    continue
                 if chosen or _is_numeric(array):
                     return each, array
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"data {path}: not a .npz file: {error}") from None
-    raise ValueError(f"data {path}: holds no array of numbers")
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise ValueError(f"data {path}: not a whole .npz file ({_plain(error)}); {SAVE}") from None
+    raise ValueError(f"data {path}: holds no array of numbers; {SAVE}")
 
 
 def _read_safetensors(path: Path, name: str) -> tuple[str, NDArray[Any]]:
@@ -130,17 +142,33 @@ def _read_safetensors(path: Path, name: str) -> tuple[str, NDArray[Any]]:
         raise ValueError(
             f'data {path}: reading .safetensors needs one more package: pip install "collemu[data]"'
         ) from None
-    with contextlib.suppress(ImportError):
-        import_module("ml_dtypes")  # teaches NumPy bfloat16
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = [str(each) for each in file.keys()]  # noqa: SIM118  # no mapping
             chosen = _choose(path, name, names) or (names[0] if names else "")
             if not chosen:
                 raise ValueError(f"data {path}: holds no array")
-            return chosen, file.get_tensor(chosen)
+            kind = str(file.get_slice(chosen).get_dtype())
+            return chosen, _read_narrow(path, chosen, NARROW[kind]) if kind in NARROW else file.get_tensor(chosen)
     except (safetensors.SafetensorError, TypeError, AttributeError) as error:
-        raise ValueError(f"data {path}: cannot be read: {error}") from None
+        raise ValueError(f"data {path}: not a whole .safetensors file of types that NumPy has: {error}") from None
+
+
+def _read_narrow(path: Path, name: str, dtype_name: str) -> NDArray[np.float32]:
+    """Numbers of a type that NumPy lacks, from the codes that lie in the file; float32 holds them exactly."""
+    dtype = find_dtype(dtype_name)
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")  # the file is a header's size, the header as JSON, the bytes
+        entry = json.loads(file.read(size))[name]
+        first, end = entry["data_offsets"]
+        file.seek(8 + size + first)
+        codes = np.frombuffer(file.read(end - first), dtype.storage.newbyteorder("<"))
+    return to_values(codes.reshape(entry["shape"]), dtype)
+
+
+def _plain(error: Exception) -> str:
+    """An error's first sentence, without NumPy's advice to switch pickles on."""
+    return (str(error) or type(error).__name__).split(" when ")[0].split("\n")[0]
 
 
 def _choose(path: Path, name: str, names: list[str]) -> str:
@@ -154,6 +182,12 @@ def _is_numeric(array: NDArray[Any]) -> bool:
 
 
 def _numbers(array: NDArray[Any], origin: str) -> NDArray[Any]:
+    if array.dtype.kind == "V" and array.dtype.fields is None and array.dtype.itemsize <= 2:
+        width, example = (8, "float8_e4m3fn") if array.dtype.itemsize == 1 else (16, "bfloat16")
+        raise ValueError(
+            f"data {origin}: {array.dtype.str} is NumPy's word for narrow floats; save array.view(numpy.uint{width}) "
+            f"and name the type of its codes, such as -d {example}"
+        )
     if not _is_numeric(array) or array.ndim == 0:
         raise ValueError(f"data {origin}: {array.dtype} of shape {array.shape}; give an array of numbers")
     return array

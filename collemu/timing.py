@@ -18,6 +18,9 @@ Int64 = NDArray[np.int64]
 
 NONE = -1
 CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
+TOO_LONG = (
+    f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
+)
 REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
 
 
@@ -54,7 +57,11 @@ def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
     """Femtoseconds that each operation takes at its endpoint."""
 
     def duration(rate: Fraction) -> Int64:
-        return -(-lowered.nbytes * rate.numerator // rate.denominator)
+        # in two parts, as the product of bytes and numerator may be beyond int64
+        whole, rest = np.divmod(lowered.nbytes, rate.denominator)
+        if whole.max(initial=0) > CLOCK_LIMIT_FS // rate.numerator:
+            raise ValueError(TOO_LONG)
+        return whole * rate.numerator - (-rest * rate.numerator // rate.denominator)
 
     endpoint = system.endpoint
     kind = lowered.schedule.ops["kind"]
@@ -214,9 +221,7 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
             f"{len(stuck)} operations never start, first {names}"
         )
     if status == machine.TOO_LONG:
-        raise ValueError(
-            f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
-        )
+        raise ValueError(TOO_LONG)
     if status == machine.BAD_VALUE:
         raise ValueError("data: a NaN has no code in this wire format (FP4 and FP6 have none); use another wire format")
     return timing_of(program, state)

@@ -14,6 +14,7 @@ import pytest
 
 from collemu import Quantized, decode, encode, formats, matmul, quantize
 from collemu.accumulation import MODELS, FusedDot
+from collemu.number_formats import BLOCK_FORMATS
 from tests.oracles.fused_dot_reference import blackwell_blocks, fused_dot
 from tests.oracles.matmul_reference import matmul_exact, matmul_narrow, matmul_pairwise
 from tests.properties.test_multiply import same_bits
@@ -200,25 +201,18 @@ def test_fused_beyond_one_panel(model, m, n, k):
         assert same_bits(result[i : i + 1, j : j + 1].copy(), [[expected]])
 
 
-@pytest.mark.parametrize(("name", "block"), [("mxfp4", 32), ("nvfp4", 16), ("mxfp8_e5m2", 32)])
+@pytest.mark.parametrize(("name", "block"), [("mxfp4", 32), ("nvfp4", 16), ("mxfp8_e5m2", 32), ("mxfp6_e3m2", 32)])
 def test_blocks_beyond_one_panel(name, block):
     """A few results of a large product in blocks."""
     rng = np.random.default_rng(block)
     a, b = rng.standard_normal((5, 150)), rng.standard_normal((150, 300))
     left, right = replace(quantize(a, name), tensor_scale=None), replace(quantize(b, name, axis=0), tensor_scale=None)
     result = matmul(left, right, accumulate="blackwell", promote_every=96)
-    element = "float8_e5m2" if name == "mxfp8_e5m2" else "float4_e2m1fn"
-
-    def codes(packed: np.ndarray) -> list[int]:
-        return (
-            packed.tolist()
-            if block == 32 and name != "mxfp4"
-            else np.stack([packed & 15, packed >> 4], 1).ravel()[:150].tolist()
-        )
-
+    element = BLOCK_FORMATS[name].element.name
+    a_codes, b_codes = left.element_codes(), right.element_codes()
     for i, j in [(0, 0), (4, 299), (2, 256)]:
         scales = left.scales[i].tolist(), right.scales[:, j].tolist()
-        one, other = codes(left.codes[i]), codes(right.codes[:, j])
+        one, other = a_codes[i].tolist(), b_codes[:, j].tolist()
         expected = blackwell_blocks(one, other, (element, element), scales, (name, name), block, 0.0, 96)
         assert same_bits(result[i : i + 1, j : j + 1].copy(), [[expected]])
 
@@ -229,6 +223,11 @@ FP4 = np.ones((32, 32), ml_dtypes.float4_e2m1fn)
 NUMBERS = np.ones((32, 32), np.float32)
 MX, MX_COLUMNS = quantize(NUMBERS, "mxfp8_e4m3"), quantize(NUMBERS, "mxfp8_e4m3", axis=0)
 NV_COLUMNS = quantize(NUMBERS, "nvfp4", axis=0)
+ROWS, ROW_COLUMNS, INTEGERS = (
+    quantize(NUMBERS, "fp8_row"),
+    quantize(NUMBERS, "fp8_row", axis=0),
+    quantize(NUMBERS, "mxint8"),
+)
 WRONG = [
     ({"a": FP8, "b": FNUZ, "accumulate": "hopper"}, "hopper.* float8_e4m3fnuz, the format of b; choose float8_e4m3fn"),
     ({"a": FP4, "b": FP8, "accumulate": "ada"}, "ada.* float4_e2m1fn, the format of a; choose"),
@@ -247,6 +246,9 @@ WRONG = [
         "without scales, and a is a Quantized of mxfp8_e4m3; .*='blackwell'",
     ),
     ({"a": MX, "b": FP8, "accumulate": "blackwell"}, "two Quantized or none"),
+    ({"a": ROWS, "b": ROW_COLUMNS, "accumulate": "hopper"}, "Quantized of fp8_row; .*='float32'"),
+    ({"a": ROWS, "b": ROW_COLUMNS, "accumulate": "blackwell"}, "fp8_row, float8_e4m3fn with float32 scales; use"),
+    ({"a": INTEGERS, "b": MX_COLUMNS, "accumulate": "blackwell"}, "does not multiply mxint8, int8 / 64 with"),
     ({"a": MX, "b": NV_COLUMNS, "accumulate": "blackwell"}, "not mxfp8_e4m3 and nvfp4"),
     ({"a": MX, "b": MX_COLUMNS, "accumulate": "blackwell", "promote_every": 40}, "promote_every=40 .* 32"),
 ]
@@ -298,13 +300,17 @@ def digest() -> str:
                 )
                 take(matmul(a, b, c, accumulate=model.name, promote_every=every))
                 take(matmul(np.round(a), np.round(b), c, accumulate=model.name, promote_every=every))
-    for name in ("mxfp8_e4m3", "mxfp4", "nvfp4"):
+    for name in BLOCK_FORMATS:
         for exponent in (0, 60):
             a, b = (
                 rng.standard_normal(shape) * np.exp2(rng.integers(-exponent, exponent + 1, shape))
                 for shape in ((m, k), (k, n))
             )
             left, right = quantize(a, name), quantize(b, name, axis=0)
+            take(matmul(left, right, c))
+            take(matmul(left, right, c, accumulate="block_exact"))
+            if name not in ("mxfp8_e4m3", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"):
+                continue
             take(matmul(left, right, c, accumulate="blackwell"))
             take(matmul(replace(left, tensor_scale=None), replace(right, tensor_scale=None), c, accumulate="blackwell"))
     return total.hexdigest()

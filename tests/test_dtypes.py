@@ -242,6 +242,26 @@ def test_unknown_names_list_the_known_ones():
     assert find_dtype("bf16").name == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (np.float32, "float32"),
+        (np.dtype(">f8"), "float64"),
+        (np.int8, "int8"),
+        (ml_dtypes.bfloat16, "bfloat16"),
+        (np.dtype(ml_dtypes.float8_e4m3fn), "float8_e4m3fn"),
+    ],
+)
+def test_types_of_numpy_are_taken_by_their_names(given, name):
+    assert find_dtype(given).name == name
+
+
+@pytest.mark.parametrize("given", [None, True, 3, complex, np.dtype("M8[D]"), ["float32"]])
+def test_other_types_are_refused(given):
+    with pytest.raises(ValueError, match=r"no dtype .*; choose float32"):
+        find_dtype(given)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_empty_arrays_keep_their_shape(dtype):
     kind = find_dtype(dtype)

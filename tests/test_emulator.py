@@ -301,6 +301,15 @@ def test_nan_has_no_code_in_fp4_and_fp6(system, wire, bad):
     ("change", "names"),
     [
         ({"count": -1}, "count"),
+        ({"count": 2.5}, "count is 2.5"),
+        ({"count": "3"}, "count is '3'"),
+        ({"count": True}, "count is True"),
+        ({"count": 2**63}, "count is 9223372036854775808; give a whole number, 0 to "),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": "a"}, "seed is 'a'"),
+        ({"dtype": None}, "no dtype None"),
+        ({"op": ["sum"]}, "sum"),
+        ({"protocol": ["simple"]}, "simple"),
         ({"dtype": "float7"}, "float7"),
         ({"op": "median"}, "median"),
         ({"wire": "mxfp9"}, "mxfp9"),
@@ -323,6 +332,26 @@ def test_what_makes_no_sense_is_refused_in_one_line(system, change, names):
     with pytest.raises(ValueError, match=names) as caught:
         ce.emulate(schedule, system, **{"count": 4, **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"schedule": "ring"}, "schedule is 'ring', no Schedule; build_schedule makes one"),
+        ({"system": "trainium4_nvl72"}, "system is 'trainium4_nvl72', no System; load_system makes one"),
+        ({"wire": 8}, "wire is 8, no str; give the name of a format"),
+        ({"recipe": "mxfp4"}, "recipe is 'mxfp4', no Recipe; make one"),
+    ],
+)
+def test_objects_of_other_classes_are_refused_in_one_line(system, change, text):
+    with pytest.raises(TypeError, match=text) as caught:
+        ce.emulate(**{"schedule": build_schedule("all_reduce", "ring", 3), "system": system, "count": 4, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_types_of_numpy_name_dtypes(system):
+    schedule = build_schedule("all_reduce", "ring", 2)
+    assert ce.emulate(schedule, system, count=4, dtype=np.float16).header["dtype"] == "float16"
 
 
 def test_more_ranks_than_chips_are_refused_by_number(system):

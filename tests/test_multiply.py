@@ -14,7 +14,7 @@ from collemu.accumulation import MODELS
 from collemu.number_formats import BLOCK_FORMATS
 from collemu.products.block_exact import _tables  # pyright: ignore[reportPrivateUsage]
 from tests.oracles.matmul_reference import Blocks, matmul_block_exact, round_to_float32
-from tests.properties.test_multiply import PAIRS, array, quantized, same_bits
+from tests.properties.test_multiply import CODED_SCALES, PAIRS, array, quantized, same_bits
 
 ONE = 127  # E8M0 code of 1
 E4M3_ONE = 0x38
@@ -52,7 +52,7 @@ def test_least_products_survive_the_largest():
     assert block_exact(a, b) == 2**-30
 
 
-@pytest.mark.parametrize(("a", "b"), PAIRS)
+@pytest.mark.parametrize(("a", "b"), CODED_SCALES)
 def test_split_sums_fit_float64(a, b):
     """The two sums of a split have at most 53 bits, and unsplit ones as many as their type."""
     a_format, b_format = BLOCK_FORMATS[a], BLOCK_FORMATS[b]
@@ -147,12 +147,9 @@ def test_block_exact_beyond_one_tile(a, b, m, n, k):
 
 def as_blocks(operand: Quantized, rows: list[int]) -> Blocks:
     """Some rows of a, or columns of b, as the reference takes them."""
-    codes, scales = operand.codes, operand.scales
-    k = operand.shape[operand.axis]
+    codes, scales = operand.element_codes(), operand.scales
     if operand.axis == 0:
         codes, scales = codes.T, scales.T
-    if BLOCK_FORMATS[operand.format].element.bits == 4:
-        codes = np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)[:, :k]
     scale = 1.0 if operand.tensor_scale is None else float(operand.tensor_scale)
     return Blocks(operand.format, codes[rows].tolist(), scales[rows].tolist(), scale)
 
@@ -175,6 +172,72 @@ def test_high_nibble_first_is_the_same_product():
             for order in ("low_first", "high_first")
         )
         assert (low == high).all()
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_every_block_format_meets_every_other_in_float32(name):
+    """Odd and short rows, codes of 4, 6 and 8 bits, stacks: float32 of the dequantised numbers."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 3, 133)), rng.standard_normal((133, 4))
+    left = quantize(a, name)
+    for other in BLOCK_FORMATS:
+        right = quantize(b, other, axis=0)
+        assert (matmul(left, right) == matmul(left.dequantize(), right.dequantize())).all()
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCK_FORMATS if name != "fp8_row"])
+def test_square_blocks(name):
+    """Rows that share scales multiply as others do."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((40, 150)), rng.standard_normal((150, 40))
+    left, right = quantize(a, name, square=True), quantize(b, name, axis=0, square=True)
+    rows, columns = [0, 39], [3, 38]
+    result = matmul(left, right, accumulate="block_exact")
+    part = matmul_block_exact(as_blocks(left, rows), as_blocks(right, columns), [[0.0] * 2] * 2)
+    assert same_bits(np.ascontiguousarray(result[np.ix_(rows, columns)]), part)
+    assert (matmul(left, right) == matmul(left.dequantize(), right.dequantize())).all()
+
+
+@pytest.mark.parametrize(("a", "b"), [("mxint8", "mxfp8_e5m2"), ("mxint8", "mxfp4"), ("int8_block32", "int4_block32")])
+def test_most_negative_integers(a, b):
+    """Codes that quantize does not write, in sums that no number of the format's range reaches."""
+    bits = {"mxint8": 8, "mxfp8_e5m2": 8, "mxfp4": 4, "int8_block32": 8, "int4_block32": 4}
+    largest = {"mxfp8_e5m2": 0xFB, "mxfp4": 0xF}
+    scale = 1.0 if a == "int8_block32" else ONE
+    left = Blocks(a, [[largest.get(a, 1 << (bits[a] - 1))] * 32], [[scale]])
+    right = Blocks(b, [[largest.get(b, 1 << (bits[b] - 1))] * 32], [[scale]])
+    assert block_exact(left, right) > 0
+
+
+@pytest.mark.parametrize(("total", "a_scale", "b_scale", "a_float", "b_float"), TIES)
+def test_float32_scales_enter_the_exact_product(total, a_scale, b_scale, a_float, b_float):
+    """The ties above as a sum of integers times two scales of 24 bits."""
+    pairs, rest = divmod(total * a_scale * b_scale, 127 * 127)
+    a = Blocks("int8_block32", [[127] * pairs + [127, 1]], [[a_float * 2.0**-30]])
+    b = Blocks("int8_block32", [[127] * pairs + [rest // 127, rest % 127]], [[b_float * 2.0**-20]])
+    assert len(b.codes[0]) <= 32
+    block_exact(a, b)
+    block_exact(a, Blocks(b.format, b.codes, [[-b_float * 2.0**-20]]), 1.0)
+
+
+def test_float32_scales_of_any_bits():
+    """Long sums of float8 times any scales."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        codes = rng.integers(0, 127, (2, 1, 128)).tolist()
+        scales = rng.random((2, 1, 1), np.float32).astype(float).tolist()
+        block_exact(*(Blocks("fp8_block128", codes[i], scales[i]) for i in range(2)))
+
+
+def test_float32_scales_of_all_kinds():
+    """Infinite, NaN, zero, subnormal and the largest scales."""
+    largest = float(np.finfo(np.float32).max)
+    for scale in (math.inf, math.nan, 0.0, -0.0, 2.0**-149, largest, -largest):
+        for other in (1.0, 2.0**-149, largest, math.inf):
+            for code in (0x00, 0x01, 0x80, 0x81, 0x7F):
+                row = Blocks("int8_block32", [[code, 0]], [[scale]])
+                block_exact(row, Blocks("int8_block32", [[0x03, 0x7F]], [[other]]), -0.0)
+                block_exact(Blocks("fp8_row", [[code]], [[scale]]), Blocks("fp8_row", [[0xFE]], [[other]]))
 
 
 def test_output_types():
@@ -239,6 +302,8 @@ def test_no_elements(mode):
 
 MATRIX = np.ones((32, 32), np.float32)
 FP4, FP4_COLUMNS = quantize(MATRIX, "mxfp4"), quantize(MATRIX, "mxfp4", axis=0)
+ROWS, ROW_COLUMNS = quantize(MATRIX, "fp8_row"), quantize(MATRIX, "fp8_row", axis=0)
+LONG, LONG_COLUMN = quantize(np.ones((1, 171197)), "fp8_row"), quantize(np.ones((171197, 1)), "fp8_row", axis=0)
 WRONG = [
     ({"a": MATRIX, "b": MATRIX, "accumulate": "volta"}, "accumulate='volta' .* float32, pairwise, .* cdna3"),
     ({"a": MATRIX, "b": MATRIX, "accumulate": "trainium4"}, "AWS does not document .* choose float32"),
@@ -256,6 +321,9 @@ WRONG = [
     ({"a": FP4, "b": MATRIX, "accumulate": "block_exact"}, "two Quantized"),
     ({"a": FP4, "b": quantize(MATRIX, "nvfp4", axis=0), "accumulate": "block_exact"}, "blocks of 32 .* of 16"),
     ({"a": FP4, "b": FP4_COLUMNS, "accumulate": "block_exact", "promote_every": 48}, "a multiple of 32"),
+    ({"a": FP4, "b": ROW_COLUMNS, "accumulate": "block_exact"}, r"32 \(mxfp4\) and of a whole row \(fp8_row\) do not"),
+    ({"a": ROWS, "b": ROW_COLUMNS, "accumulate": "block_exact", "promote_every": 16}, "promote_every=16 .* of 32"),
+    ({"a": LONG, "b": LONG_COLUMN, "accumulate": "block_exact"}, "at most 171196 products .* not 171197; use"),
     ({"a": np.array([["x"]]), "b": MATRIX}, "matmul: a has dtype"),
 ]
 

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from collemu_kernels import links, machine
+from collemu_kernels import kinds, links, machine
 
 from collemu.fabric import fresh_state
 from collemu.memory import no_data
@@ -101,6 +101,22 @@ def assert_same_times(operations: list[slow_packets.Operation], fabric: slow_pac
     for (plane, chip), expected in slow.down_bytes.items():
         assert fast.down_bytes[chip, plane] == expected
         assert fast.down_busy[chip, plane] == slow.down_busy_fs[plane, chip]
+
+
+def test_a_credit_that_is_sent_later_may_be_back_sooner() -> None:
+    """A starved port knows of a far credit; the short packets behind the long one return nearer ones."""
+    fabric = slow_packets.Fabric(
+        planes=1, latency_fs=1, link=(1, 1), credits=2, payload=1000, header=1, launch_fs=0, slots=1,
+        copy=(0, 1), reduce=(0, 1), step_fs=0, data=1, line=1,
+    )  # fmt: skip
+    sizes = {1: 1000, 2: 0, 3: 0, 4: 0, 5: 0}
+    sends = [
+        slow_packets.Operation(0, peer, kinds.SEND, send_peer=peer, message_bytes=size) for peer, size in sizes.items()
+    ]
+    receives = [
+        slow_packets.Operation(peer, 0, kinds.RECV, recv_peer=0, message_bytes=size) for peer, size in sizes.items()
+    ]
+    assert_same_times([*sends, *receives], fabric)
 
 
 @pytest.mark.parametrize("batch", range(max(1, CASES // BATCH)))

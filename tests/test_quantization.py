@@ -3,6 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from collemu_kernels._jit import PLAIN_PYTHON
+from collemu_kernels.blocks import decode_rows, encode_rows
+from collemu_kernels.elements import decode_elements, encode_elements
 
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.quantization import Quantized, decode, encode, quantize
@@ -158,6 +161,31 @@ def test_read_only_arrays(name):
     assert (quantize(x, "mxfp6_e2m3").dequantize() == x).all()
 
 
+def test_arrays_of_any_layout_are_one_type_to_the_kernels():
+    """Every other type would be compiled for, seconds in the middle of somebody's work."""
+    if PLAIN_PYTHON:
+        pytest.skip("nothing is compiled")
+    x = wave(8, 8)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    unaligned = np.frombuffer(bytearray(x.nbytes + 1), np.float32, x.size, offset=1).reshape(x.shape)
+    unaligned[...] = x
+    for name in ("mxfp4", "fp8_row"):
+        Quantized.from_bytes(quantize(x, name).to_bytes(), name, x.shape).dequantize()
+        decode(encode(x, "float8_e4m3fn"), "float8_e4m3fn")
+        kernels = (encode_rows, decode_rows, encode_elements, decode_elements)
+        before = [len(kernel.signatures) for kernel in kernels]
+        for array in (read_only, unaligned, x.T, x[::2, 1:], np.broadcast_to(x[0], (3, 8)), x.astype(">f4")):
+            image = quantize(array, name).to_bytes()
+            for buffer in (image, bytearray(image), memoryview(image), np.frombuffer(image, np.uint8)):
+                Quantized.from_bytes(buffer, name, array.shape).dequantize()
+            quantize(array, name, axis=0, saturate=np.True_).dequantize()
+            codes = encode(array, "float8_e4m3fn")
+            codes.flags.writeable = False
+            decode(codes.T, "float8_e4m3fn")
+        assert [len(kernel.signatures) for kernel in kernels] == before
+
+
 def test_inputs_are_not_changed():
     x = np.array([1, np.nan, 1e300, 5.0])
     before = x.copy()
@@ -215,6 +243,21 @@ def test_nan_rules():
         (lambda: encode([True], "float8_e4m3fn"), "has dtype bool"),
         (lambda: encode(np.ones(2, np.longdouble), "float8_e4m3fn"), "has dtype"),
         (lambda: quantize([1e300], "mxfp4"), r"1e\+300, beyond float32"),
+        (lambda: quantize([1], "mxfp8_e4m3", order="high_first"), "is for codes of 4 bits; mxfp8_e4m3 has 8"),
+        (lambda: quantize([1], "mxfp4", axis=None), "axis is None; give a whole number"),
+        (lambda: quantize([1], "mxfp4", axis=1), r"axis=1 is outside shape \(1,\)"),
+        (lambda: quantize(1.0, "mxfp4", axis=1), r"axis=1 is outside shape \(1,\)"),
+        (lambda: quantize([1], "mxfp4", scale_mode=""), "scale_mode='' is not supported"),
+        (lambda: quantize([1], "mxfp4", saturate="no"), "saturate is 'no'; give True or False"),
+        (lambda: quantize([1], "mxfp4", rounding=["up"]), "is not supported; choose nearest_even"),
+        (lambda: quantize([1], "mxfp4", rounding="stochastic", seed=-1), "seed is -1; give a whole number"),
+        (lambda: encode([1], "bfloat16", rounding="stochastic", seed="a"), "seed is 'a'; give a whole number"),
+        (lambda: encode([1], "bfloat16", rounding="stochastic"), "needs a seed"),
+        (lambda: encode([[1], [2, 3]], "bfloat16"), "rows of different lengths"),
+        (lambda: quantize([[1], [2, 3]], "mxfp4"), "rows of different lengths"),
+        (lambda: decode([[1], [2, 3]], "bfloat16"), "rows of different lengths"),
+        (lambda: Quantized.from_bytes(b"", "mxfp4", (-1,)), "a length of shape is -1; give a whole number of 0"),
+        (lambda: Quantized.from_bytes(b"", "mxfp4", "3"), "a length of shape is '3'; give a whole number of 0"),
         (lambda: Quantized.from_bytes(b"123", "mxfp8_e4m3", 3), r"of shape \(3,\) .*4 bytes, not 3"),
     ],
 )
@@ -227,3 +270,13 @@ def test_refusals_are_one_line_that_helps(call, text):
 def test_element_formats_all_encode():
     for name in ELEMENT_FORMATS:
         assert decode(encode([1.0, 2.0, 4.0], name), name).tolist() == [1, 2, 4]
+
+
+def test_nothing_has_no_codes():
+    values = decode([], "float8_e4m3fn")
+    assert values.dtype == np.float32 and values.shape == (0,)
+    assert Quantized.from_bytes(b"", "mxfp4", np.int64(0)).dequantize().shape == (0,)
+
+
+def test_a_number_alone_is_a_block_along_either_axis():
+    assert quantize(1.0, "mxfp4", axis=0).dequantize() == quantize(1.0, "mxfp4").dequantize() == 1

@@ -1,7 +1,10 @@
 """What stands in README.md works as written."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,13 @@ def test_python(code: str) -> None:
     if "draw_timelines" in code:
         pytest.importorskip("matplotlib")
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_properties_hold_outside_continuous_integration_too(tmp_path: Path) -> None:
+    (code,) = (code for code in PYTHON if "@given" in code)
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}  # hypothesis is lenient under CI
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 
 
 def test_comments_say_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from collemu_kernels import kinds
 
+from collemu.builders import BUILDERS
 from collemu.builders.assembly import Assembler, interleave, steps
-from collemu.schedule import OP, THREAD, ScheduleError, algorithms, build_schedule
+from collemu.schedule import OP, THREAD, ScheduleError, algorithms, build_schedule, operations_at_most
 
 
 def test_rows_are_small():
@@ -77,6 +78,14 @@ def test_operations_are_named_by_their_place():
         (("allreduce", "ring", 4), {}, "no collective 'allreduce'; choose all_reduce, reduce_scatter, "),
         (("all_reduce", "ring", 0), {}, "ranks is 0; give a whole number of 1 or more"),
         (("all_reduce", "ring", 2.5), {}, "ranks is 2.5; give a whole number of 1 or more"),
+        (("all_reduce", "ring", True), {}, "ranks is True; give a whole number of 1 or more"),
+        (("all_reduce", ["ring"], 4), {}, "no algorithm .* for all_reduce"),
+        ((["all_reduce"], "ring", 4), {}, "no collective "),
+        (("all_reduce", "one_shot", 20_000), {}, "800,000,000 operations, over the limit of .*choose fewer"),
+        (("all_reduce", "tree", 10**9), {}, "operations, over the limit"),
+        (("broadcast", "ring", 10**5), {}, "operations, over the limit"),
+        (("sendrecv", "direct", 4), {"channels": 10**9}, "operations, over the limit"),
+        (("alltoall", "pairwise", 4), {"chunks": 2**63}, "operations, over the limit"),
         (("all_reduce", "ring", 4), {"channels": 0}, "channels is 0; give a whole number of 1 or more"),
         (("all_reduce", "ring", 4), {"chunks": 0}, "chunks is 0; give a whole number of 1 or more"),
         (("broadcast", "tree", 4), {"root": 4}, "root 4 is not one of the 4 ranks; choose 0 to 3"),
@@ -107,6 +116,16 @@ def test_algorithm_names():
 
 def test_numpy_integers_are_whole_numbers():
     assert build_schedule("all_reduce", "ring", np.int64(4), channels=np.int32(2)).ranks == 4
+
+
+@pytest.mark.parametrize("chunks", [None, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 9, 33])
+def test_operations_are_bounded_before_they_are_written(ranks, chunks):
+    for collective, table in BUILDERS.items():
+        for name in table:
+            there = len(build_schedule(collective, name, ranks, channels=2, chunks=chunks).ops)
+            bound = operations_at_most(collective, name, ranks, 2, chunks)
+            assert there <= bound and (ranks == 2 or bound <= 2 * there)
 
 
 def test_interleave_alternates():

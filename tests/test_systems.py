@@ -174,8 +174,10 @@ def test_with_names_faults(name: str, value: float, fault: str) -> None:
 
 
 def test_zero_where_zero_makes_sense() -> None:
-    free = SYSTEM.with_(**{"endpoint.launch_s": 0, "protocol.dma.step_latency_s": 0, "domain.packet_header_bytes": 0})
-    assert free.endpoint.launch_fs == free.protocols["dma"].step_latency_fs == free.domain.packet_header_bytes == 0
+    free = SYSTEM.with_(**{"endpoint.launch_s": 0, "protocol.dma.step_latency_s": 0})
+    assert free.endpoint.launch_fs == free.protocols["dma"].step_latency_fs == 0
+    with pytest.raises(SystemFileError, match="above zero"):  # a packet must take time, or time stands still
+        SYSTEM.with_(**{"domain.packet_header_bytes": 0})
 
 
 def test_pickles_hashes_and_compares() -> None:

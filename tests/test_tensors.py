@@ -79,3 +79,35 @@ def test_one_tensor_is_everybodys_for_collectives_that_add() -> None:
 def test_too_few_elements() -> None:
     with pytest.raises(ValueError, match="give 9 or more"):
         deal(Tensor(np.arange(2), "x"), "alltoall", 3, 3)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_safetensors_of_types_that_numpy_lacks(tmp_path: Path, name: str) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.linspace(-3, 3, 21).reshape(3, 7).astype(getattr(ml_dtypes, name))
+    numpy.save_file({"first": np.ones(3, np.uint8), "w": x}, tmp_path / "x.safetensors")
+    array = load_tensor(f"{tmp_path / 'x.safetensors'}:w").array
+    assert array.dtype == np.float32
+    assert array.tolist() == x.astype(np.float32).tolist()
+
+
+def test_narrow_floats_in_numpys_files_are_explained(tmp_path: Path) -> None:
+    for width, dtype in ((8, "|V1"), (16, "|V2")):
+        np.save(tmp_path / "x.npy", np.zeros(4, dtype))
+        with pytest.raises(ValueError, match=rf"view\(numpy\.uint{width}\) and name .* -d "):
+            load_tensor(str(tmp_path / "x.npy"))
+
+
+def test_errors_say_what_to_do(tmp_path: Path) -> None:
+    np.savez(tmp_path / "o.npz", o=np.array([{}], object))
+    np.save(tmp_path / "whole.npy", np.ones(1000))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:200])
+    (tmp_path / "folder.npy").mkdir()
+    for name in ("o.npz", "o.npz:o", "cut.npy"):
+        with pytest.raises(ValueError, match=rf"{name}.*; save an array of numbers"):
+            load_tensor(str(tmp_path / name))
+    with pytest.raises(ValueError, match="a folder; give"):
+        load_tensor(str(tmp_path / "folder.npy"))
+    with pytest.raises(ValueError, match="data '': give"):
+        load_tensor("")

@@ -302,9 +302,15 @@ def test_a_chunk_away_from_its_place_needs_even_counts():
     assert not verify(assembler.schedule("all_reduce", "away", 1, input_chunks=2, output_chunks=2)).any_count
 
 
-def test_slots_are_at_least_one():
-    with pytest.raises(ValueError, match="slots is 0; give 1 or more"):
-        verify(build_schedule("all_reduce", "ring", 2), slots=0)
+@pytest.mark.parametrize("slots", [0, "a", 2.0, True, None, 2**31])
+def test_slots_are_at_least_one(slots):
+    with pytest.raises(ValueError, match=f"slots is {slots!r}; give a whole number, 1 to "):
+        verify(build_schedule("all_reduce", "ring", 2), slots=slots)
+
+
+def test_only_schedules_are_proved():
+    with pytest.raises(TypeError, match="schedule is None, no Schedule; build_schedule makes one"):
+        verify(None)
 
 
 def test_a_schedule_of_half_a_million_messages_is_proved_at_once():

@@ -21,8 +21,18 @@ MAX_LATENCY_S = 10.0  # int64 femtoseconds hold 2.5 hours in all
 MIN_RATE, MAX_RATE = 1e6, 1e15  # 1e15 bytes/s is one femtosecond a byte
 MAX_FLOP_RATE = 1e24
 MAX_COUNT = 2**53
-MAX_RATIO_TERM = 2**31 - 1  # keeps bytes x numerator within int64 for every message below 4 GiB
-ZERO_ALLOWED = ("launch_s", "step_latency_s", "packet_header_bytes")
+MAX_COUNTS = {  # what tables are made from
+    "chips": 2**20,
+    "planes": 2**12,
+    "credits": 2**20,
+    "fifo_slots": 2**20,
+    "packet_payload_bytes": 2**20,
+    "packet_header_bytes": 2**16,
+    "data_bytes": 2**20,
+    "line_bytes": 2**20,
+}
+MAX_RATIO_TERM = 2**31 - 1  # products of two terms, and of a packet's bytes and one, stay within int64
+ZERO_ALLOWED = ("launch_s", "step_latency_s")
 
 Number = int | float | bool
 
@@ -120,8 +130,8 @@ def checked(key: str, kind: type, value: object) -> Number:
     if kind is int:
         if value != int(value):
             raise ValueError(f"must be a whole number, not {shown(value)}")
-        if value > MAX_COUNT:
-            raise ValueError(f"must be at most 2**53, not {shown(value)}")
+        if value > (most := MAX_COUNTS.get(key, MAX_COUNT)):
+            raise ValueError(f"must be at most {most}, not {shown(value)}")
         return int(value)
     limits = {"s": (0.0, MAX_LATENCY_S), "bytes/s": (MIN_RATE, MAX_RATE), "flop/s": (0.0, MAX_FLOP_RATE)}
     low, high = limits[unit_of(key)]

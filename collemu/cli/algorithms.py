@@ -5,9 +5,11 @@ import inspect
 from typing import Any
 
 from collemu.cli import options
+from collemu.cli.progress import Progress
 from collemu.cli.table import lines_of
 
 DEFAULT_RANKS = "72"
+MOST_RANKS = 1024  # more take minutes, and gigabytes where messages grow with their square
 
 
 def add_parser(subparsers: Any) -> None:
@@ -21,13 +23,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
-    from collemu import algorithms, build_schedule, verify
+    from collemu import build_schedule, verify
     from collemu.builders import BUILDERS
 
-    ranks = options.whole(arguments.ranks, "--ranks", least=1)
+    ranks = options.whole(arguments.ranks, "--ranks", least=1, most=MOST_RANKS)
     rows: list[tuple[object, ...]] = []
-    for collective in options.collectives():
-        for name in algorithms(collective):
+    pairs = options.pairs(options.collectives(), "all")
+    with Progress(len(pairs), "schedules") as progress:
+        for collective, name in pairs:
+            progress.step(f"{collective} {name} {ranks} ranks")
             try:
                 schedule = build_schedule(collective, name, ranks)
             except ValueError as error:

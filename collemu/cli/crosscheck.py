@@ -3,14 +3,18 @@
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collemu.cli import options
+from collemu.cli.fits import Fit
+from collemu.cli.outputs import try_outputs, write_whole
+from collemu.cli.points import refuse_oversized
+from collemu.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from collemu.ranks.crosscheck import Communicator, Trial
+    from collemu.ranks.crosscheck import Communicator, Trial, Verdict
 
 START = "mpirun -n 4 collemu crosscheck all_reduce"
 # Elements a rank when no size is given. 1 and 1001 leave chunks empty, and cut blocks and packets short. The last is
@@ -23,6 +27,7 @@ class _Plan(NamedTuple):
     points: "list[tuple[options.Point, Trial]]"
     repeats: int
     warmups: int
+    left_out: list[str]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -103,33 +108,57 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     from collemu.cli import crosscheck_table as table
     from collemu.ranks.crosscheck import agree, crosscheck, load_kernels
 
-    plan = agree(comm, lambda: _plan(arguments, comm.size))
     first = comm.rank == 0
+    plan = agree(comm, lambda: _plan(arguments, comm.size))
+    agree(comm, lambda: try_outputs(arguments.json, arguments.csv) if first else None)
     header = table.header_of(comm)
     if first:
         print(table.header_text(header), flush=True)
         if arguments.verbose:
             _tell_setup(header)
-    load_kernels(comm)
     rows: list[table.Row] = []
-    for point, trial in plan.points:
-        if first and (not rows or rows[-1].point.system != point.system):
-            print(table.system_text(trial.system), flush=True)
-        verdict = crosscheck(comm, trial, plan.repeats, plan.warmups)
-        if verdict is not None:
-            rows.append(table.Row(point, verdict))
-            print(rows[-1].text(), flush=True)
 
     def write_files() -> None:
-        if first and arguments.json:
-            table.write_json(arguments.json, header, rows)
-        if first and arguments.csv:
-            table.write_csv(arguments.csv, rows)
+        if rows and arguments.json:
+            write_whole(arguments.json, lambda file: table.write_json(file, header, rows))
+        if rows and arguments.csv:
+            write_whole(arguments.csv, lambda file: table.write_csv(file, rows))
+        if 0 < len(rows) < len(plan.points):
+            for name in filter(None, (arguments.json, arguments.csv)):
+                text = f"collemu crosscheck: {name} holds {len(rows)} of {len(plan.points)} points"
+                print(text, file=sys.stderr, flush=True)
 
+    try:
+        with Progress(len(plan.points)) as progress:
+            progress.say("loading kernels")
+            load_kernels(comm)
+            for point, trial in plan.points:
+                if first and (not rows or rows[-1].point.system != point.system):
+                    progress.clear()
+                    print(table.system_text(trial.system), flush=True)
+                progress.step(str(point))
+                verdict = _named(point, lambda trial=trial: crosscheck(comm, trial, plan.repeats, plan.warmups))
+                progress.clear()
+                if verdict is not None:
+                    rows.append(table.Row(point, verdict))
+                    print(rows[-1].text(), flush=True)
+    except BaseException:
+        write_files()  # rows are at the first process alone
+        raise
     agree(comm, write_files)
     if first:
-        print(table.footer_text(rows), flush=True)
+        print("\n".join([*(f"# note: {text}" for text in plan.left_out), table.footer_text(rows)]), flush=True)
     return int(any(comm.allgather(not all(row.verdict.identical for row in rows))))
+
+
+def _named(point: options.Point, work: "Callable[[], Verdict | None]") -> "Verdict | None":
+    """Do work on a point, and say which one it was if it cannot be done."""
+    from collemu.ranks.crosscheck import AgreedError
+
+    try:
+        return work()
+    except AgreedError as error:
+        raise AgreedError(f"{point}: {error}") from None
 
 
 def _check_size(ranks: str | None, processes: int) -> None:
@@ -147,7 +176,9 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     _check_size(arguments.ranks, ranks)
     repeats = options.whole(arguments.iters, "-n", least=1)
     warmups = options.whole(arguments.warmup_iters, "-w", least=0)
-    points = _points(arguments, ranks)
+    fit = Fit(not_finite=arguments.not_finite)
+    points = _points(arguments, ranks, fit)
+    refuse_oversized(points)
     systems = {name: load_system(name) for name in {point.system for point in points}}
     schedules = {_lane(point): point.schedule() for point in {_lane(point): point for point in points}.values()}
     trials = [
@@ -163,34 +194,34 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
         )
         for point in points
     ]
-    return _Plan(list(zip(points, trials, strict=True)), repeats, warmups)
+    return _Plan(list(zip(points, trials, strict=True)), repeats, warmups, fit.left_out)
 
 
 def _lane(point: options.Point) -> tuple[str, str]:
     return point.collective, point.algorithm
 
 
-def _points(arguments: argparse.Namespace, ranks: int) -> list[options.Point]:
+def _points(arguments: argparse.Namespace, ranks: int, fit: Fit) -> list[options.Point]:
     """Points in the order of systems, collectives and algorithms."""
     given = dict(vars(arguments))
     sized = given["minbytes"] is not None or given["maxbytes"] is not None
     smallest = given["minbytes"] or given["maxbytes"] or "4"
     given |= {"minbytes": smallest, "maxbytes": given["maxbytes"] or smallest}
     floats = given | {"datatype": given["datatype"] or "float32"}
-    points = _resolved(floats, ranks, None if sized else (*SMALL_COUNTS, LARGE_COUNT))
+    points = _resolved(floats, ranks, None if sized else (*SMALL_COUNTS, LARGE_COUNT), fit)
     if given["datatype"] is None and {"none", "all"} & set(given["wire"].split(",")):
         integers = given | {"datatype": "int32,int64", "wire": "none"}
-        points += _resolved(integers, ranks, None if sized else SMALL_COUNTS)
+        points += _resolved(integers, ranks, None if sized else SMALL_COUNTS, fit)
     order = list(dict.fromkeys((point.system, _lane(point)) for point in points))
     return sorted(points, key=lambda point: order.index((point.system, _lane(point))))
 
 
-def _resolved(given: dict[str, Any], ranks: int, counts: Sequence[int] | None) -> list[options.Point]:
+def _resolved(given: dict[str, Any], ranks: int, counts: Sequence[int] | None, fit: Fit) -> list[options.Point]:
     """Points of the shared flags, with these counts, if there are any, in place of sizes."""
     from collemu.dtypes import find_dtype
     from collemu.model.bandwidth import BLOCKWISE, size_bytes
 
-    points = options.resolve_points(argparse.Namespace(**given), ranks)
+    points = options.resolve_points(argparse.Namespace(**given), ranks, fit)
     if any(point.algorithm == options.AUTO for point in points):
         raise ValueError("crosscheck runs algorithms by name; give all, or names that collemu algorithms lists")
     if counts is None:

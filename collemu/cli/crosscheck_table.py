@@ -5,7 +5,7 @@ import json
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from collemu.cli.options import Point
 
@@ -124,19 +124,17 @@ def footer_text(rows: Sequence[Row]) -> str:
     return f"# {len(rows)} points, {messages} messages, {asked} points with MPI's own collective: {outcome}"
 
 
-def write_json(path: str, header: dict[str, Any], rows: Sequence[Row]) -> None:
+def write_json(file: TextIO, header: dict[str, Any], rows: Sequence[Row]) -> None:
     """Write header and rows."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"schema": 1, "header": header, "results": [row.record() for row in rows]}, file, indent=1)
+    json.dump({"schema": 1, "header": header, "results": [row.record() for row in rows]}, file, indent=1)
 
 
-def write_csv(path: str, rows: Sequence[Row]) -> None:
+def write_csv(file: TextIO, rows: Sequence[Row]) -> None:
     """Write the rows; what differs lies in one column."""
     records = [row.record() for row in rows]
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(records[0]))
-        writer.writeheader()
-        writer.writerows(record | {"mismatches": "; ".join(record["mismatches"])} for record in records)
+    writer = csv.DictWriter(file, list(records[0]))
+    writer.writeheader()
+    writer.writerows(record | {"mismatches": "; ".join(record["mismatches"])} for record in records)
 
 
 def _word(identical: bool | None) -> str:

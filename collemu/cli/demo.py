@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collemu.cli.matmul import product_error
+from collemu.cli.outputs import reason
 from collemu.cli.table import lines_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = time.monotonic()
     folder = Path(arguments.output)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot make folder -o {folder}: {reason(error)}; give another path") from None
     system, digits = load_system(SYSTEM), load_digits_run()
     print(f"{system.name}: {system.title}")
     print(f"{len(system.estimates())} of its numbers are estimates: collemu systems {system.name} says which")

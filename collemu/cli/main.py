@@ -22,6 +22,7 @@ COMMANDS = {
     "warm": "compile the kernels into the cache and remove caches of older sources",
 }
 
+SHARED = ("perf", "crosscheck")  #: commands that processes of mpirun run together; of others one process does all
 BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -60,6 +61,7 @@ def build_parser(chosen: str | None = None) -> Parser:
             commands.add_parser(name, help=text)
     for command in commands.choices.values():
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.set_defaults(parser=command)
     return parser
 
 
@@ -76,10 +78,29 @@ def main(argv: Sequence[str]) -> int:
     int
         0 good, 1 a check failed, 2 bad input.
     """
+    closed = sys.stdout is None  # pyright: ignore[reportUnnecessaryComparison]
+    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
+    try:
+        return _run(argv) or (PIPE_CLOSED if closed else 0)
+    except BrokenPipeError:
+        _give_up_stdout()
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(argv: Sequence[str]) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
+    if chosen not in SHARED or not {"-h", "--help", "--version"}.isdisjoint(argv):
+        from collemu.ranks.launch import launched_rank
+
+        if launched_rank() != 0:
+            return 0
     try:
         parser = build_parser(chosen if chosen in COMMANDS else None)
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         arguments.words = ["collemu", *argv]
     except SystemExit as leaving:
         return int(leaving.code or 0)
@@ -87,11 +108,7 @@ def main(argv: Sequence[str]) -> int:
         code = import_module(f"collemu.cli.{arguments.command}").run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left to print has nowhere to go; the interpreter would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        raise
     except (ValueError, OSError, MemoryError) as error:
         if arguments.debug:
             raise
@@ -99,8 +116,17 @@ def main(argv: Sequence[str]) -> int:
 
         if launched_rank() == 0:  # under mpirun every process finds the same fault
             print(f"collemu {arguments.command}: {one_line(error) or type(error).__name__}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _give_up_stdout()
         return BAD_INPUT
     return int(code)
+
+
+def _give_up_stdout() -> None:
+    """What is left to print has nowhere to go; the interpreter would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def console() -> NoReturn:

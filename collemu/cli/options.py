@@ -7,7 +7,7 @@ rank count, dtype, wire format, operator and size on one system.
 import argparse
 import difflib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 AUTO = "auto"
 DEFAULT_SYSTEM = "trainium4_nvl72"
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+MOST_CHANNELS = 64
+MOST_CHUNKS = 4096
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Point:
     chunks: int | None = None
     protocol: str = AUTO
     fidelity: str = AUTO
+
+    def __str__(self) -> str:
+        """What errors and progress call it."""
+        return f"{self.collective} {self.algorithm} {self.ranks} ranks {self.dtype} wire {self.wire} {self.size} B"
 
     @property
     def reduces(self) -> bool:
@@ -96,8 +102,10 @@ def add_collective_flags(
     """
     parser.add_argument("collective", metavar="COLLECTIVE", help="all_reduce, all_gather, ...; a comma list, or all")
     size = parser.add_argument_group("sizes (bytes; K, M, G are binary)")
-    size.add_argument("-b", "--minbytes", default=sizes[0], metavar="SIZE", help=f"smallest size (default {sizes[0]})")
-    size.add_argument("-e", "--maxbytes", default=sizes[1], metavar="SIZE", help=f"largest size (default {sizes[1]})")
+    beyond = "; one of -b and -e alone, beyond the other's default, is the only size"
+    parser.set_defaults(default_sizes=sizes)
+    size.add_argument("-b", "--minbytes", metavar="SIZE", help=f"smallest size (default {sizes[0]}{beyond})")
+    size.add_argument("-e", "--maxbytes", metavar="SIZE", help=f"largest size (default {sizes[1]})")
     size.add_argument("-i", "--stepbytes", default="1M", metavar="SIZE", help="add this from size to size (default 1M)")
     size.add_argument(
         "-f", "--stepfactor", default="1", metavar="N", help="multiply by this instead; 1 or less: use -i (default 1)"
@@ -127,7 +135,9 @@ def add_collective_flags(
         what.add_argument(*flags, default=str(default), metavar="N", help=text)
 
 
-def resolve_points(arguments: argparse.Namespace, ranks: int | None = None) -> list[Point]:
+def resolve_points(
+    arguments: argparse.Namespace, ranks: int | None = None, fits: Callable[[str, str], None] | None = None
+) -> list[Point]:
     """Spell out the flags of `add_collective_flags`.
 
     A value that came from ``all``, or is one of several, is left out where it does not go together with another
@@ -138,6 +148,8 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None) -> l
     arguments : Namespace
     ranks : int, optional
         Rank count where ``--ranks`` was not given; without it all chips of the domain.
+    fits : callable, optional
+        Takes a dtype and a wire format, and raises ValueError if they do not go together with the command's data.
 
     Raises
     ------
@@ -153,20 +165,18 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None) -> l
     known = collectives()
     chosen = names(arguments.collective, known, "collective")
     wanted = sizes(
-        parse_size(arguments.minbytes),
-        parse_size(arguments.maxbytes),
+        *_ends(arguments),
         parse_size(arguments.stepbytes),
         whole(arguments.stepfactor, "-f", least=0),
     )
     root = whole(arguments.root, "-r", least=0)
-    channels = whole(arguments.channels, "--channels", least=1)
-    chunks = None if arguments.chunks is None else whole(arguments.chunks, "--chunks", least=1)
+    channels, chunks = lanes(arguments)
     whole(arguments.iters, "-n", least=0)
     whole(arguments.warmup_iters, "-w", least=0)
     if arguments.fidelity not in FIDELITIES:
         raise ValueError(f"no fidelity {arguments.fidelity!r}; choose {', '.join(FIDELITIES)}")
     dtypes = [find_dtype(name).name for name in _listed(arguments.datatype, tuple(DTYPES))]
-    numbers = _numbers(dtypes, arguments, tuple(OPERATORS))
+    numbers = _numbers(dtypes, arguments, tuple(OPERATORS), fits)
     runs = pairs(chosen, arguments.algorithm)
 
     points: list[Point] = []
@@ -230,18 +240,36 @@ def names(text: str, known: Sequence[str], what: str) -> list[str]:
     for name in listed:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            guess = f", did you mean {near[0]}?" if near else ""
-            raise ValueError(f"no {what} {name!r}{guess}; choose {', '.join(known)}")
+            guess = f": did you mean {near[0]}? There are" if near else "; choose"
+            raise ValueError(f"no {what} {name!r}{guess} {', '.join(known)}")
     return listed
 
 
-def whole(text: str, flag: str, *, least: int) -> int:
+def lanes(arguments: argparse.Namespace) -> tuple[int, int | None]:
+    """Channels and chunks of the flags."""
+    channels = whole(arguments.channels, "--channels", least=1, most=MOST_CHANNELS)
+    chunks = arguments.chunks
+    return channels, None if chunks is None else whole(chunks, "--chunks", least=1, most=MOST_CHUNKS)
+
+
+def _ends(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Smallest and largest size; one that is given alone draws the other's default to itself."""
+    smallest, largest = arguments.minbytes, arguments.maxbytes
+    defaults = arguments.default_sizes
+    ends = [parse_size(defaults[0] if smallest is None else smallest)]
+    ends += [parse_size(defaults[1] if largest is None else largest)]
+    if ends[0] > ends[1] and (smallest is None or largest is None):
+        ends = [ends[1] if smallest is None else ends[0]] * 2
+    return ends[0], ends[1]
+
+
+def whole(text: str, flag: str, *, least: int, most: int | None = None) -> int:
     """A whole number of a flag.
 
     Raises
     ------
     ValueError
-        If it is none, or below ``least``.
+        If it is none, below ``least`` or above ``most``.
     """
     try:
         number = int(text)
@@ -249,6 +277,8 @@ def whole(text: str, flag: str, *, least: int) -> int:
         raise ValueError(f"{flag} {text!r} is not a whole number") from None
     if number < least:
         raise ValueError(f"{flag} is {number}; give {least} or more")
+    if most is not None and number > most:
+        raise ValueError(f"{flag} is {number}; give at most {most}")
     return number
 
 
@@ -282,7 +312,10 @@ def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
 
 
 def _numbers(
-    dtypes: Sequence[str], arguments: argparse.Namespace, operators: Sequence[str]
+    dtypes: Sequence[str],
+    arguments: argparse.Namespace,
+    operators: Sequence[str],
+    fits: Callable[[str, str], None] | None,
 ) -> list[tuple[str, str, str]]:
     """Triples of dtype, wire format and operator that go together."""
     from collemu import formats
@@ -296,6 +329,8 @@ def _numbers(
     for dtype, wire, op in itertools.product(dtypes, wires, operations):
         try:
             payload_of("all_reduce", dtype, Recipe(wire=wire), op)
+            if fits:
+                fits(dtype, wire)
         except ValueError as error:
             faults.append((dtype, wire, error))
         else:

@@ -4,14 +4,15 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from collemu.cli import options
+from collemu.cli.fits import Fit, beyond, count_not_finite
 from collemu.cli.options import AUTO, Point
+from collemu.cli.outputs import STDOUT, try_outputs, write_whole
+from collemu.cli.points import build, load, refuse_oversized, settled
 from collemu.cli.progress import Progress
 from collemu.interop import nccl_tests
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.emulator import Result
     from collemu.ranks.crosscheck import Communicator
-    from collemu.schedule import Schedule
     from collemu.tensors import Tensor
 
 ROOTED = ("broadcast", "reduce")
@@ -67,38 +67,68 @@ def run(arguments: argparse.Namespace) -> int:
     from collemu.ranks.crosscheck import agree
     from collemu.ranks.launch import abort
 
-    check = options.whole(arguments.check, "-c", least=0)
-    outputs = (arguments.json, arguments.csv)
-    if outputs == ("-", "-"):
-        raise ValueError("--json - and --csv - both want stdout; give one of them a file")
-    tensor = None
-    if arguments.data:
-        from collemu.tensors import load_tensor
-
-        tensor = load_tensor(arguments.data)
-        arguments.minbytes = arguments.maxbytes = "0"
-    points = options.resolve_points(arguments)
+    check = options.whole(arguments.check, "-c", least=0, most=2)
+    tensor, notes = _tensor(arguments)
+    fit = Fit(tensor) if tensor else None
+    points = options.resolve_points(arguments, fits=fit)
+    notes += [*_left_out(arguments, points), *(fit.left_out if fit else ())]
     comm = _processes()
     try:
-        with ExitStack() as stack:
-            json_file, csv_file = agree(comm, lambda: [stack.enter_context(_open(name, comm)) for name in outputs])
-            table = sys.stdout if comm.rank == 0 and "-" not in outputs else None
-            report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None))
+        agree(comm, lambda: _prepare(arguments, points, comm))
+        table = sys.stdout if comm.rank == 0 and STDOUT not in (arguments.json, arguments.csv) else None
+        report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None))
+        try:
             for outcome in _outcomes(points, check, tensor, comm):
                 report.add(outcome)
-            report.note(_left_out(arguments, points))
+            report.note(notes)
             if comm.rank == 0:
                 report.end()
-            if json_file:
-                nccl_tests.write_json(json_file, report.rows, report.header, arguments.words)
-            if csv_file:
-                nccl_tests.write_csv(csv_file, report.rows)
+        except BaseException:
+            _write(arguments, report, len(points))
+            raise
+        agree(comm, lambda: _write(arguments, report, len(points)))
         return max(comm.allgather(int(nccl_tests.total_wrong(report.rows) > 0)))
     except ValueError:
         raise
     except BaseException as error:
         abort(comm, f"collemu perf: process {comm.rank} of {comm.size}: {type(error).__name__}: {error}")
         raise
+
+
+def _tensor(arguments: argparse.Namespace) -> "tuple[Tensor | None, list[str]]":
+    """The user's tensor, if there is one, which then stands for all sizes; and what to say of it."""
+    if arguments.data is None:
+        return None, []
+    from collemu.tensors import load_tensor
+
+    tensor = load_tensor(arguments.data)
+    sized = arguments.minbytes is not None or arguments.maxbytes is not None
+    arguments.minbytes = arguments.maxbytes = "0"
+    notes = ["-b and -e are ignored: the size is that of --data"] if sized else []
+    if lost := count_not_finite(tensor):
+        notes.append(f"data {tensor.origin}: {lost} NaN or infinities; errors that they reach are shown as -")
+    return tensor, notes
+
+
+def _prepare(arguments: argparse.Namespace, points: Sequence[Point], comm: "Communicator") -> None:
+    """Find what would fail later before anything runs."""
+    if comm.rank == 0:
+        try_outputs(arguments.json, arguments.csv)
+    refuse_oversized(points)
+
+
+def _write(arguments: argparse.Namespace, report: "_Report", points: int) -> None:
+    """Write the files that were asked for; if something failed or was interrupted, with what was done until then."""
+    rows = report.rows
+    if not rows:
+        return
+    if arguments.json:
+        write_whole(arguments.json, lambda file: nccl_tests.write_json(file, rows, report.header, arguments.words))
+    if arguments.csv:
+        write_whole(arguments.csv, lambda file: nccl_tests.write_csv(file, rows))
+    if len(rows) < points:
+        for name in filter(None, (arguments.json, arguments.csv)):
+            print(f"collemu perf: {name} holds {len(rows)} of {points} points", file=sys.stderr, flush=True)
 
 
 def _processes() -> "Communicator":
@@ -118,16 +148,29 @@ def _outcomes(
     if comm.size == 1:
         with Progress(len(points)) as progress:
             for point in points:
-                progress.step(f"{point.collective} {point.algorithm} {point.ranks} ranks {point.size} B")
+                progress.step(f"emulating {point}")
                 outcome = measure(point, check, tensor)
                 progress.clear()
                 yield outcome
         return
     load_kernels(comm)
-    mine = points[comm.rank :: comm.size]
-    parts = comm.gather(agree(comm, lambda: [measure(point, check, tensor) for point in mine]))
-    if parts:
-        yield from (parts[place % comm.size][place // comm.size] for place in range(len(points)))
+    mine: list[Outcome] = []
+    fault: ValueError | None = None
+    try:
+        for point in points[comm.rank :: comm.size]:
+            mine.append(measure(point, check, tensor))
+    except ValueError as error:
+        fault = error
+    parts = comm.gather(mine) or []
+    for place in range(len(points) if parts else 0):
+        finished = parts[place % comm.size]
+        yield from finished[place // comm.size :][:1]
+    agree(comm, lambda: _raise(fault))
+
+
+def _raise(fault: ValueError | None) -> None:
+    if fault:
+        raise fault
 
 
 @dataclass(frozen=True)
@@ -147,6 +190,14 @@ class _Numbers(TypedDict):
 
 
 def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome:
+    """Run a point; what it cannot be run for names it."""
+    try:
+        return _measure(point, check, tensor)
+    except ValueError as error:
+        raise ValueError(f"{point}: {error}") from error
+
+
+def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
     """Run a point.
 
     Parameters
@@ -154,7 +205,7 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
     point : Point
     check : int
         0: none; 1: at most at an affordable size; 2: at full size.
-    tensor : Tensor, optional
+    tensor : Tensor or None
         To use instead of a size.
     """
     import numpy as np
@@ -176,7 +227,8 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
             data = to_values(np.array(data), held)  # a copy: kernels are compiled for arrays that can be written
         point = dataclasses.replace(point, count=data.shape[1] // regions)
         notes.append(f"data {tensor.origin}: {how}")
-    point = _settled(point, system)
+        notes += filter(None, [beyond(tensor, point.dtype)])
+    point = settled(point, system)
     schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
     numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "wire": point.wire, "protocol": point.protocol}
     outcome = check_outputs(schedule, system, count=point.count, full=check > 1, **numbers) if check else None
@@ -196,44 +248,6 @@ def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome
     if data is not None:
         row = dataclasses.replace(row, **_errors(point, data, result))
     return Outcome(row, result.header, tuple(notes))
-
-
-@lru_cache
-def load(name: str) -> "System":
-    """A system, read once."""
-    from collemu import load_system
-
-    return load_system(name)
-
-
-@lru_cache(maxsize=8)
-def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
-    """A schedule, built once for all sizes, dtypes and wire formats."""
-    from collemu import build_schedule
-
-    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
-
-
-def _settled(point: Point, system: "System") -> Point:
-    """The point with an algorithm in place of ``auto``."""
-    if point.algorithm != AUTO:
-        return point
-    from collemu.model.choose import choose_algorithm
-
-    name = choose_algorithm(
-        point.collective,
-        point.ranks,
-        system,
-        count=point.count,
-        dtype=point.dtype,
-        op=point.op,
-        wire=point.wire,
-        root=point.root,
-        channels=point.channels,
-        chunks=point.chunks,
-        protocol=point.protocol,
-    )
-    return dataclasses.replace(point, algorithm=name)
 
 
 def _row(point: Point, system: "System", result: "Result", wrong: int | None) -> nccl_tests.Row:
@@ -349,15 +363,3 @@ def banner(header: dict[str, Any]) -> list[str]:
         f"# recipe accumulate {header['accumulate']} round_own {str(header['round_own']).lower()}",
         f"# estimates: {len(header['estimates'])} constants, see collemu systems {header['system']}",
     ]
-
-
-@contextmanager
-def _open(name: str | None, comm: "Communicator") -> Generator[TextIO | None]:
-    """A file to write, stdout for ``-``, or None; opened before anything runs, so that a bad path fails at once."""
-    if name is None or comm.rank != 0:
-        yield None
-    elif name == "-":
-        yield sys.stdout
-    else:
-        with open(name, "w", encoding="utf-8", newline="") as file:
-            yield file

@@ -75,8 +75,10 @@ def parse_numbers(text: str, what: str, most: int) -> list[int]:
         if low < 1:
             raise ValueError(f"{what} is {low}; give 1 or more")
         if high > most:
-            raise ValueError(f"{what} is {high}; the domain has {most} chips, give at most {most}")
+            raise ValueError(f"{what} is {high}; give at most {most}")
         if low > high:
             raise ValueError(f"{what} {part.strip()} runs backwards; give {high}-{low}")
+        if high - low >= MOST_SIZES:
+            raise ValueError(f"{what} {part.strip()} are {high - low + 1} numbers; give at most {MOST_SIZES}")
         numbers += range(low, high + 1)
     return list(dict.fromkeys(numbers))

@@ -8,7 +8,7 @@ from collemu.cli.progress import Progress
 from collemu.cli.sizes import parse_numbers
 
 DEFAULT_RANKS = "2-8,12,72"
-MOST_RANKS = 1024
+MOST_RANKS = 1024  # more take minutes, and gigabytes where messages grow with their square
 FAILED = 1
 
 
@@ -40,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = options.pairs(chosen, arguments.algorithm)
     rank_counts = parse_numbers(arguments.ranks, "--ranks", MOST_RANKS)
     root = options.whole(arguments.root, "-r", least=0)
-    channels = options.whole(arguments.channels, "--channels", least=1)
-    chunks = None if arguments.chunks is None else options.whole(arguments.chunks, "--chunks", least=1)
+    channels, chunks = options.lanes(arguments)
     slots = options.whole(arguments.slots, "--slots", least=1)
     failed = 0
     with Progress(len(runs) * len(rank_counts), "schedules") as progress:

@@ -4,6 +4,7 @@ import argparse
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,16 @@ def _bytes() -> None:
 
 
 def _proofs() -> None:
-    from collemu import build_schedule, verify
+    from dataclasses import replace
+
+    from collemu import ScheduleError, build_schedule, verify
 
     verify(build_schedule("all_reduce", "tree", 3))
+    right = build_schedule("all_reduce", "ring", 3)
+    wrong = replace(right, ops=right.ops.copy())
+    wrong.ops["src"][0] = (wrong.ops["src"][0] + 1) % wrong.input_chunks
+    with suppress(ScheduleError):  # what is wrong is worked out by a kernel of its own
+        verify(wrong)
 
 
 def _numbers() -> None:

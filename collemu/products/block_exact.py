@@ -8,8 +8,9 @@ import numpy as np
 from collemu_kernels.matmul import multiply_blocks
 from numpy.typing import NDArray
 
-from collemu.number_formats import ElementFormat, find_block_format
-from collemu.products.operands import Add, Matrix, Operand, block_codes, numbers_of
+from collemu.number_formats import WHOLE_ROW, ElementFormat, find_block_format
+from collemu.products import float32_scales
+from collemu.products.operands import Add, Matrix, Operand, block_codes, largest_of, numbers_of
 from collemu.quantization import Quantized, decode
 
 FLOAT64_INTEGERS = 2.0**53
@@ -22,20 +23,17 @@ def prepare(a: Matrix, b: Matrix, every: int | None) -> tuple[Operand, Operand, 
     if not isinstance(a, Quantized) or not isinstance(b, Quantized):
         raise ValueError("matmul: accumulate='block_exact' needs two Quantized: quantise a on axis=1, b on axis=0")
     a_format, b_format = find_block_format(a.format), find_block_format(b.format)
-    for block_format in (a_format, b_format):
-        if block_format.scale.name not in EXACT_SCALES:
-            raise ValueError(
-                f"matmul: accumulate='block_exact' has no exact product for scales of {block_format.name} "
-                f"({block_format.scale.name}); use accumulate='float32'"
-            )
     block = a_format.block
     if block != b_format.block:
         raise ValueError(
-            f"matmul: blocks of {block} ({a.format}) and of {b_format.block} ({b.format}) do not meet; "
-            "quantise both with equal blocks"
+            f"matmul: blocks of {_length(block)} ({a.format}) and of {_length(b_format.block)} ({b.format}) do not "
+            "meet; quantise both with equal blocks, or use accumulate='float32'"
         )
+    block = max(a.shape[1], 1) if block == WHOLE_ROW else block
     if every is not None and every % block:
         raise ValueError(f"matmul: promote_every={every} cuts blocks; give a multiple of {block}")
+    if not {a_format.scale.name, b_format.scale.name} <= set(EXACT_SCALES):
+        return float32_scales.prepare(a, b, block)
     a_table, b_table, unit = _tables(a_format.element, b_format.element, block)
     high, low = _tensor_factor(a, b, unit)
 
@@ -48,6 +46,10 @@ def prepare(a: Matrix, b: Matrix, every: int | None) -> tuple[Operand, Operand, 
         )  # fmt: skip
 
     return _coded(a, "a", a_table), _coded(b, "b", b_table), add
+
+
+def _length(block: int) -> str:
+    return "a whole row" if block == WHOLE_ROW else str(block)
 
 
 def _coded(quantized: Quantized, name: str, table: NDArray[Any]) -> Operand:
@@ -65,7 +67,7 @@ def _tables(a: ElementFormat, b: ElementFormat, block: int) -> tuple[NDArray[Any
     numbers, large ones, small ones.
     """
     tables = [numbers_of(a), numbers_of(b)]
-    largest = block * a.max * b.max
+    largest = block * largest_of(a) * largest_of(b)
     unit = a.min_subnormal * b.min_subnormal
     if not (a.has_nan or b.has_nan) and largest / unit <= INT16_INTEGERS:
         whole = [tables[0] / a.min_subnormal, tables[1] / b.min_subnormal]

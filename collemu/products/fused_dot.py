@@ -7,7 +7,7 @@ import numpy as np
 from collemu_kernels import fused_dot as kernels
 from numpy.typing import NDArray
 
-from collemu.accumulation import GROUPED_FRACTION_BITS, FusedDot
+from collemu.accumulation import GROUPED_FRACTION_BITS, MODELS, Accumulation, FusedDot
 from collemu.number_formats import BlockFormat, ElementFormat, find_block_format
 from collemu.products.operands import Add, Coded, Matrix, Operand, block_codes, numbers_of
 from collemu.quantization import Quantized, decode
@@ -19,9 +19,10 @@ def prepare(a: Matrix, b: Matrix, model: FusedDot, every: int | None) -> tuple[O
         return _plain(a.codes, a.element, "a", model), _plain(b.codes.T, b.element, "b", model), _aligned(model)
     for name, x in (("a", a), ("b", b)):
         if isinstance(x, Quantized) and not model.blocks:
+            other = "blackwell" if _is_multiplied(find_block_format(x.format), MODELS["blackwell"]) else "float32"
             raise ValueError(
                 f"matmul: accumulate={model.name!r} multiplies numbers without scales, and {name} is a Quantized of "
-                f"{x.format}; give {' or '.join(model.elements)}, or use accumulate='blackwell'"
+                f"{x.format}; give {' or '.join(model.elements)}, or use accumulate={other!r}"
             )
     if not isinstance(a, Quantized) or not isinstance(b, Quantized):
         raise ValueError(f"matmul: accumulate={model.name!r} takes two Quantized or none; quantise a and b alike")
@@ -38,10 +39,18 @@ def tensor_factor(a: Matrix, b: Matrix) -> np.float32 | None:
     return np.prod(np.array(scales, np.float32), dtype=np.float32) if scales else None
 
 
+def _is_multiplied(block: BlockFormat, model: Accumulation) -> bool:
+    """Whether a unit has the elements, and takes the scales: codes, not float32."""
+    return isinstance(model, FusedDot) and block.element.name in model.elements and block.scale.bits == 8
+
+
 def _check_blocks(a: BlockFormat, b: BlockFormat, model: FusedDot, every: int | None) -> None:
     for block in (a, b):
-        if block.element.name not in model.elements:
-            raise ValueError(f"matmul: accumulate={model.name!r} does not multiply {block.name}; use 'float32'")
+        if not _is_multiplied(block, model):
+            raise ValueError(
+                f"matmul: accumulate={model.name!r} does not multiply {block.name}, {block.element.name} with "
+                f"{block.scale.name} scales; use accumulate='block_exact' or 'float32'"
+            )
     if a.block != b.block or a.scale != b.scale:
         raise ValueError(
             f"matmul: accumulate={model.name!r} multiplies blocks of one size and kind of scale, not {a.name} and "

@@ -130,24 +130,20 @@ def flat(matrix: NDArray[Any]) -> Operand:
     return Operand(np.ascontiguousarray(matrix).reshape(-1), matrix.shape[1], 1)
 
 
-def block_codes(quantized: Quantized, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Codes, one a byte, and codes of the scales of a matrix in blocks, K as the last axis of both."""
+def block_codes(quantized: Quantized, name: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """Codes, one a byte, and scales as they are stored, of a matrix in blocks, K as the last axis of both."""
     block = find_block_format(quantized.format)
-    codes, scales, (outer, k) = quantized.codes, quantized.scales, quantized.shape
-    if quantized.axis % 2 == 0:
-        codes, scales, outer, k = codes.T, scales.T, k, outer
-    packed = block.element.bits == 4
-    if codes.shape != (outer, -(-k // 2) if packed else k) or scales.shape != (outer, -(-k // block.block)):
+    packed, scales, (outer, k) = quantized.codes, quantized.scales, quantized.shape
+    columns = quantized.axis % 2 == 0
+    if columns:
+        packed, scales, outer, k = packed.T, scales.T, k, outer
+    if packed.shape != (outer, -(-k * block.element.bits // 8)) or scales.shape != (outer, -(-k // block.block)):
         raise ValueError(
             f"matmul: {name} has codes {quantized.codes.shape} and scales {quantized.scales.shape}, which "
             f"{quantized.format} of shape {quantized.shape} has not; make it with quantize or from_bytes"
         )
-    if packed:
-        nibbles = [codes & np.uint8(15), codes >> np.uint8(4)]
-        if quantized.order == "high_first":
-            nibbles.reverse()
-        codes = np.stack(nibbles, axis=-1).reshape(outer, 2 * codes.shape[1])[:, :k]
-    return codes, scales
+    codes = quantized.element_codes()
+    return codes.T if columns else codes, scales
 
 
 @lru_cache
@@ -155,5 +151,15 @@ def numbers_of(element: ElementFormat) -> NDArray[np.float64]:
     """Numbers of all 256 codes; zero beyond those that a narrower format has."""
     numbers = np.zeros(256)
     codes = np.arange(1 << element.bits, dtype=np.uint8)
-    numbers[: codes.size] = decode(codes, element.name)
+    if element.exponent_bits == 0:
+        half = 1 << (element.bits - 1)
+        numbers[: codes.size] = ((codes.astype(np.int64) ^ half) - half) * element.min_subnormal
+    else:
+        numbers[: codes.size] = decode(codes, element.name)
     return numbers
+
+
+def largest_of(element: ElementFormat) -> float:
+    """The largest finite magnitude of any code: two's complement has one below -max, which quantize does not write."""
+    numbers = numbers_of(element)
+    return float(np.abs(numbers[np.isfinite(numbers)]).max())

@@ -23,6 +23,7 @@ import numpy as np
 from collemu_kernels import kinds, symbolic
 from numpy.typing import NDArray
 
+from collemu.arguments import instance_of, whole
 from collemu.matching import Messages, match_messages
 from collemu.schedule import READS_DST, READS_SRC, WRITES_DST, Schedule, ScheduleError, chunk_name
 from collemu.verification.postcondition import ALL_RANKS, ANYTHING, required_outputs
@@ -30,6 +31,7 @@ from collemu.verification.structure import check_structure
 from collemu.verification.waits import Waits, describe_deadlock
 
 _LABEL_SEED = 20_090_731  # any will do; fixed, so that a report can be repeated
+MOST_SLOTS = 2**31 - 1
 _NAMED = 8  # contributions that an error lists
 
 
@@ -85,9 +87,11 @@ def verify(schedule: Schedule, slots: int = 2) -> VerifyReport:
         deadlock with that many slots, a message without partner, accesses to a chunk that nothing orders, a
         chunk that is read before it is written, or a table that breaks the rules of a schedule. The text
         names rank, thread, step and chunk.
+    TypeError, ValueError
+        For what is no schedule, or no number of slots.
     """
-    if slots < 1:
-        raise ValueError(f"slots is {slots}; give 1 or more")
+    instance_of(schedule, Schedule, "verify: schedule", "build_schedule makes one")
+    slots = whole(slots, "slots", least=1, most=MOST_SLOTS)
     check_structure(schedule)
     messages = match_messages(schedule)
     waits = Waits(schedule, messages)

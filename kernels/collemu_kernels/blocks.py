@@ -12,6 +12,7 @@ from collemu_kernels._jit import jit
 from collemu_kernels.elements import (
     EXPONENT,
     MAGNITUDE,
+    RUN,
     complement,
     decode_products,
     encode_products,
@@ -136,10 +137,13 @@ def encode_row(values, format_id, scale_mode, rounding, saturate, random, tensor
             block_amax(tile, block, work, amax)
         tile_scales = scales[first * width : (first + blocks) * width]
         encode_scales(amax[:blocks], format_id, scale_mode, tensor_amax, tile_scales, factors[:blocks])
-        spread(factors[:blocks], block, spread_factors)
+        runs = rounding == NEAREST_EVEN and block == RUN and size % RUN == 0
+        if not runs:
+            spread(factors[:blocks], block, spread_factors)
         tile_codes = unpacked[:size] if bits < 8 else codes[start : start + size]
         if rounding == NEAREST_EVEN:
-            encode_products(tile, spread_factors, zero, element, saturate, tile_codes)
+            tile_factors = factors if runs else spread_factors
+            encode_products(tile, tile_factors, runs, zero, element, saturate, tile_codes)
         else:
             scaled = work.view(np.float32)
             for i in range(size):
@@ -171,13 +175,16 @@ def decode_row(codes, scales, tensor_scale, format_id, values):
         first = start // block
         blocks = (size + block - 1) // block
         decode_scales(scales[first * width : (first + blocks) * width], kind, factors[:blocks])
-        spread(factors[:blocks], block, spread_factors)
+        runs = block == RUN and size % RUN == 0
+        if not runs:
+            spread(factors[:blocks], block, spread_factors)
+        tile_factors = factors if runs else spread_factors
         if bits < 8:
             packed = codes[code_bytes(start, element) : code_bytes(start + size, element)]
             unpack(packed, bits, unpacked[:size])
-            decode_products(unpacked[:size], spread_factors, element, tile)
+            decode_products(unpacked[:size], tile_factors, runs, element, tile)
         else:
-            decode_products(codes[start : start + size], spread_factors, element, tile)
+            decode_products(codes[start : start + size], tile_factors, runs, element, tile)
         if kind == TWO_LEVEL_SCALE:
             for i in range(size):
                 tile[i] = np.float32(tile[i] * tensor_scale)

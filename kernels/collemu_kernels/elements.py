@@ -43,6 +43,8 @@ QUIET_NAN = np.uint32(0x7FC00000)
 SIGN = np.uint32(0x80000000)
 ONE_EXPONENT = np.uint32(0x00800000)
 NO_CODE = np.uint32(0xFFFFFFFF)
+RUN = 32  # elements of the usual block, known to the compiler: one that is not would leave vector code
+WITHIN_WORD = np.uint32(31)  # masks how far to shift: else LLVM shifts in 64-bit lanes, half as many to a vector
 
 
 @jit
@@ -130,28 +132,36 @@ def encode_elements(values: NDArray[np.float32], format_id: int, saturate: bool,
 
 
 @jit
-def encode_products_as(values, factors, zero, format_id, saturate, codes):
+def encode_products_as(values, factors, runs, zero, format_id, saturate, codes):
     """`encode_products` compiled for one format."""
     dropped, least, limit, sign_shift, sign_bit = encoder(format_id, saturate)
+    if runs:
+        for run in range(values.size // RUN):
+            factor = factors[run]
+            for i in range(run * RUN, run * RUN + RUN):
+                product = np.float32(np.float32(values[i] * factor) + zero)
+                codes[i] = nearest_even(product, dropped, least, limit, sign_shift, sign_bit)
+        return
     for i in range(values.size):
         product = np.float32(np.float32(values[i] * factors[i]) + zero)
         codes[i] = nearest_even(product, dropped, least, limit, sign_shift, sign_bit)
 
 
 @jit
-def encode_products(values, factors, zero, format_id, saturate, codes):
+def encode_products(values, factors, runs, zero, format_id, saturate, codes):
     """Codes of the float32 products ``values * factors``; a NaN gives any code.
 
+    ``runs``: every factor is that of `RUN` values, of which there are whole runs.
     ``zero`` is added to the products: -0 changes nothing, +0 makes +0 of -0.
     """
     if format_id == FLOAT8_E4M3FN:
-        encode_products_as(values, factors, zero, FLOAT8_E4M3FN, saturate, codes)
+        encode_products_as(values, factors, runs, zero, FLOAT8_E4M3FN, saturate, codes)
     elif format_id == FLOAT8_E5M2:
-        encode_products_as(values, factors, zero, FLOAT8_E5M2, saturate, codes)
+        encode_products_as(values, factors, runs, zero, FLOAT8_E5M2, saturate, codes)
     elif format_id == FLOAT4_E2M1FN:
-        encode_products_as(values, factors, zero, FLOAT4_E2M1FN, saturate, codes)
+        encode_products_as(values, factors, runs, zero, FLOAT4_E2M1FN, saturate, codes)
     else:
-        encode_products_as(values, factors, zero, format_id, saturate, codes)
+        encode_products_as(values, factors, runs, zero, format_id, saturate, codes)
 
 
 @jit
@@ -242,8 +252,8 @@ def finite_float(code, sign_shift, back, rebias, least):
     A subnormal number f * least is read as (1 + f) * least, then ``least`` is taken off: no float32 is
     subnormal on the way, which would be slow on many processors.
     """
-    moved = np.uint32(np.uint32(code) << sign_shift)
-    magnitude = np.uint32(np.uint32(moved & MAGNITUDE) >> back)
+    moved = np.uint32(np.uint32(code) << np.uint32(sign_shift & WITHIN_WORD))
+    magnitude = np.uint32(np.uint32(moved & MAGNITUDE) >> np.uint32(back & WITHIN_WORD))
     subnormal = magnitude < ONE_EXPONENT
     bits = np.uint32(magnitude + rebias)
     bits = np.uint32(bits + ONE_EXPONENT) if subnormal else bits
@@ -296,15 +306,26 @@ def all_finite(codes, format_id):
 
 
 @jit
-def decode_products_as(codes, factors, format_id, values):
+def decode_products_as(codes, factors, runs, format_id, values):
     """`decode_products` compiled for one format."""
-    if all_finite(codes, format_id):
-        sign_shift, back, rebias, least = decoder(format_id)
+    sign_shift, back, rebias, least = decoder(format_id)
+    finite = all_finite(codes, format_id)
+    if not finite:
+        decode_elements_as(codes, format_id, values)
+    if finite and runs:
+        for run in range(values.size // RUN):
+            factor = factors[run]
+            for i in range(run * RUN, run * RUN + RUN):
+                value = finite_float(codes[i], sign_shift, back, rebias, least)
+                values[i] = np.float32(value * factor)
+    elif finite:
         for i in range(values.size):
             value = finite_float(codes[i], sign_shift, back, rebias, least)
             values[i] = np.float32(value * factors[i])
+    elif runs:
+        for i in range(values.size):
+            values[i] = np.float32(values[i] * factors[i // RUN])
     else:
-        decode_elements_as(codes, format_id, values)
         for i in range(values.size):
             values[i] = np.float32(values[i] * factors[i])
 
@@ -321,29 +342,32 @@ def complement(codes, format_id):
 
 
 @jit
-def decode_integer_products(codes, factors, format_id, values):
+def decode_integer_products(codes, factors, runs, format_id, values):
     """`decode_products` of two's complement."""
     sign = np.int32(1 << (ELEMENT_PARAMETERS[format_id, BITS] - 1))
     step = 128 - ELEMENT_PARAMETERS[format_id, BIAS] - ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
     unit = np.uint32(step << 23).view(np.float32)
     for i in range(values.size):
         integer = np.int32(np.int32(np.int32(codes[i]) ^ sign) - sign)
-        values[i] = np.float32(np.float32(np.float32(integer) * unit) * factors[i])
+        values[i] = np.float32(np.float32(np.float32(integer) * unit) * factors[i // RUN if runs else i])
 
 
 @jit
-def decode_products(codes, factors, format_id, values):
-    """float32 ``values`` of codes times their factors, rounded once: exact for powers of two within float32."""
+def decode_products(codes, factors, runs, format_id, values):
+    """float32 ``values`` of codes times their factors, rounded once: exact for powers of two within float32.
+
+    ``runs`` as in `encode_products`.
+    """
     if format_id >= FIRST_INTEGER_ELEMENT:
-        decode_integer_products(codes, factors, format_id, values)
+        decode_integer_products(codes, factors, runs, format_id, values)
     elif format_id == FLOAT8_E4M3FN:
-        decode_products_as(codes, factors, FLOAT8_E4M3FN, values)
+        decode_products_as(codes, factors, runs, FLOAT8_E4M3FN, values)
     elif format_id == FLOAT8_E5M2:
-        decode_products_as(codes, factors, FLOAT8_E5M2, values)
+        decode_products_as(codes, factors, runs, FLOAT8_E5M2, values)
     elif format_id == FLOAT4_E2M1FN:
-        decode_products_as(codes, factors, FLOAT4_E2M1FN, values)
+        decode_products_as(codes, factors, runs, FLOAT4_E2M1FN, values)
     else:
-        decode_products_as(codes, factors, format_id, values)
+        decode_products_as(codes, factors, runs, format_id, values)
 
 
 @jit

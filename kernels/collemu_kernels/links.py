@@ -60,7 +60,7 @@ CREDITS = 1  # at hand
 RETURNING = 2  # first of the trains of credits on their way back, or NONE
 PLACE = 3  # position in the chip's line
 PACKET = 4  # next packet of that message for this plane
-STARVED = 5  # 1: waits for a credit that nobody has sent yet
+STARVED = 5  # 1: waits for a credit; one that is sent meanwhile may be back sooner than those that are known
 LISTED = 6  # 1: is in the list of active ports
 PORT_COLUMNS = 8
 
@@ -405,9 +405,8 @@ def send_from_ports(
             if ports[chip, CREDITS] == 0:
                 earliest = collect_credits(ports, trains, chip, start)
                 if ports[chip, CREDITS] == 0:
-                    if earliest == NEVER:
-                        ports[chip, STARVED] = 1
                     if earliest >= end:
+                        ports[chip, STARVED] = 1
                         going_on = earliest
                         break
                     start = earliest

@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import collemu as package
+from collemu import load_system, quantization_report
 from collemu.accumulation import MODELS
+from collemu.cli.matmul import estimated_time_s
 from collemu.cli.table import lines_of, quantity
 from collemu.cli.warm import OLDER_S, remove_older_caches
 from tests.cli.conftest import Outcome
@@ -95,6 +98,33 @@ def test_matmul_takes_every_model(collemu: Collemu) -> None:
         ).rows()
         assert line[2][:3] == [name, name, model]
         assert 0 < float(line[2][3]) < 1
+
+
+def test_matmul_counts_what_formats_lose_and_estimates_the_time(collemu: Collemu) -> None:
+    size = ("matmul", "-m", "4", "-n", "4", "-k", "64")
+    rows = collemu(*size, "--a", "none,mxfp4,mxfp6_e2m3,mxint8").rows()[2:]
+    assert [row[:2] for row in rows] == [[name] * 2 for name in ("none", "mxfp4", "mxfp6_e2m3", "mxint8")]
+    assert rows[0][5:9] == ["0", "0", "no", "rate"]
+    assert rows[3][7:9] == ["no", "rate"]
+    random = np.random.default_rng(0)
+    a, b = random.standard_normal((4, 64), np.float32), random.standard_normal((64, 4), np.float32)
+    reports = [quantization_report(a, "mxfp4"), quantization_report(b, "mxfp4", axis=0)]
+    assert int(rows[1][5]) == sum(report.saturated for report in reports)
+    assert int(rows[1][6]) == sum(report.flushed_to_zero for report in reports) > 0
+    chip = load_system("trainium4_nvl72").chip
+    assert estimated_time_s(chip, 4, 4, 64, "mxfp4", "nvfp4") == 2048 / chip.fp4_dense_flop_per_s
+    assert estimated_time_s(chip, 4, 4, 64, "mxfp4", "mxfp6_e2m3") == 2048 / chip.fp8_dense_flop_per_s
+    assert estimated_time_s(chip, 4, 4, 64, "mxfp4", "bfloat16") is None
+
+
+def test_matmul_leaves_out_what_a_model_refuses(collemu: Collemu) -> None:
+    words = ("matmul", "-m", "4", "-n", "4", "-k", "64", "--accumulate", "blackwell")
+    outcome = collemu(*words, "--a", "all", "--b", "mxfp4", "--promote-every", "32", "--out-dtype", "bfloat16")
+    assert [row[0] for row in outcome.rows()[2:]] == ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2"]
+    assert "# left out: " in outcome.out
+    refused = collemu(*words, "--a", "mxint8")
+    assert (refused.code, refused.out) == (2, "")
+    assert "does not multiply mxint8" in refused.err
 
 
 def test_tables_are_aligned() -> None:

@@ -38,6 +38,19 @@ BAD_INPUT = {
     "protocol": ((*PERF, "--protocol", "ll256"), "no protocol"),
     "fidelity": ((*PERF, "--fidelity", "exact"), "no fidelity"),
     "channels": ((*PERF, "--channels", "0"), "--channels is 0"),
+    "too many channels": ((*PERF, "--channels", "65"), "at most 64"),
+    "too many chunks": ((*PERF, "--chunks", "5000"), "at most 4096"),
+    "no such check": ((*PERF, "-c", "3"), "at most 2"),
+    "too large a size": (
+        ("perf", "all_reduce", "-b", "1K", "-e", "64G", "-f", "67108864"),
+        "72 ranks float32",
+    ),
+    "no data": ((*PERF, "--data", ""), "give a .npy"),
+    "one file for two outputs": ((*PERF, "--json", "o", "--csv", "./o"), "give two files"),
+    "a folder as output": ((*PERF, "--json", "/"), "'/' is no file"),
+    "a file as folder": (("demo", "-o", "/dev/null/x"), "/dev/null/x"),
+    "flag after command": (("perf", "all_reduce", "--wires", "mxfp4"), "collemu perf: unrecognized"),
+    "too many ranks to list": (("algorithms", "--ranks", "20000"), "at most 1024"),
     "check": ((*PERF, "-c", "yes"), "not a whole number"),
     "data": ((*PERF, "--data", "none.npy"), "no such file"),
     "data of another kind": ((*PERF, "--data", "data.txt"), ".npy, .npz or .safetensors"),
@@ -110,6 +123,19 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(timeout=120) == 141
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell's way to close stdout")
+def test_no_stdout_is_no_traceback() -> None:
+    words = ["sh", "-c", '"$0" -m collemu formats >&-', sys.executable]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_one_of_mpiruns_processes_speaks(collemu: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")
+    for words in (("formats",), ("algorithms", "--ranks", "0"), ("--version",), ("perf", "--help")):
+        assert collemu(*words)[1:] == ("", "")
 
 
 def test_the_script_exits_with_the_code_of_the_command() -> None:

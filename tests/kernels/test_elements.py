@@ -165,10 +165,12 @@ def test_integers_are_twos_complement(format_id, bits):
     codes = (integers & (2 * half - 1)).astype(np.uint8)
     step = 1 / 64 if format_id == ids.SIXTY_FOURTHS else 1
     values = np.empty(codes.size, np.float32)
-    elements.decode_products(codes, np.full(codes.size, 2, np.float32), format_id, values)
+    elements.decode_products(codes, np.full(codes.size, 2, np.float32), False, format_id, values)
     assert (values == 2 * step * integers).all()
     encoded = np.empty(codes.size, np.uint8)  # the most negative code is not written
-    elements.encode_products(values, np.full(codes.size, 0.5, np.float32), np.float32(-0.0), format_id, True, encoded)
+    elements.encode_products(
+        values, np.full(codes.size, 0.5, np.float32), False, np.float32(-0.0), format_id, True, encoded
+    )
     elements.complement(encoded, format_id)
     assert encoded[0] == codes[1]
     assert (encoded[1:] == codes[1:]).all()

@@ -11,26 +11,38 @@ NAN = math.nan
 FIELDS = {  # exponent bits, mantissa bits, bias
     "float8_e4m3fn": (4, 3, 7),
     "float8_e5m2": (5, 2, 15),
+    "float6_e2m3fn": (2, 3, 1),
+    "float6_e3m2fn": (3, 2, 3),
     "float4_e2m1fn": (2, 1, 1),
 }
+INTEGERS = {"64ths": (8, 64), "int8": (8, 1), "int4": (4, 1)}  # bits, what the number is divided by
+ROW = 1 << 40
 BLOCKS = {  # element, block
     "mxfp8_e4m3": ("float8_e4m3fn", 32),
     "mxfp8_e5m2": ("float8_e5m2", 32),
+    "mxfp6_e2m3": ("float6_e2m3fn", 32),
+    "mxfp6_e3m2": ("float6_e3m2fn", 32),
     "mxfp4": ("float4_e2m1fn", 32),
+    "mxint8": ("64ths", 32),
     "nvfp4": ("float4_e2m1fn", 16),
+    "fp8_block128": ("float8_e4m3fn", 128),
+    "fp8_row": ("float8_e4m3fn", ROW),
+    "int8_block32": ("int8", 32),
+    "int4_block32": ("int4", 32),
 }
+FLOAT32_SCALES = ("fp8_block128", "fp8_row", "int8_block32", "int4_block32")
 
 
 @dataclass
 class Blocks:
     """A matrix in a block format: ``codes[row][k]``, one a number, and ``scales[row][block]``.
 
-    Rows are rows of a, columns of b.
+    Rows are rows of a, columns of b. Scales are codes, or float32 numbers.
     """
 
     format: str
     codes: list[list[int]]
-    scales: list[list[int]]
+    scales: list[list[int]] | list[list[float]]
     tensor_scale: float = 1.0
 
 
@@ -67,8 +79,22 @@ def add(x: float, y: float) -> float:
     return round_to_float32(Fraction(x) + Fraction(y))
 
 
+def block_length(name: str, k: int) -> int:
+    """Elements that share a scale in rows of K."""
+    block = BLOCKS[name][1]
+    return max(k, 1) if block == ROW else block
+
+
+def element_bits(name: str) -> int:
+    """Bits of a code."""
+    return INTEGERS[name][0] if name in INTEGERS else 1 + sum(FIELDS[name][:2])
+
+
 def element(code: int, name: str) -> Fraction | float:
     """Number of a code; infinities and NaN are floats."""
+    if name in INTEGERS:
+        bits, divisor = INTEGERS[name]
+        return Fraction(code - (1 << bits) if code >> (bits - 1) else code, divisor)
     exponent_bits, mantissa_bits, bias = FIELDS[name]
     sign = -1 if code >> (exponent_bits + mantissa_bits) else 1
     exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)
@@ -81,8 +107,11 @@ def element(code: int, name: str) -> Fraction | float:
     return sign * significand * Fraction(2) ** (max(exponent, 1) - bias)
 
 
-def block_scale(code: int, name: str) -> Fraction | float:
+def block_scale(code: float, name: str) -> Fraction | float:
     """Scale of a block."""
+    if name in FLOAT32_SCALES:
+        return exact(code)
+    code = int(code)
     if name == "nvfp4":
         return element(code, "float8_e4m3fn")
     return NAN if code == 0xFF else Fraction(2) ** (code - 127)
@@ -138,7 +167,8 @@ def matmul_float32(
 
 def matmul_block_exact(a: Blocks, b: Blocks, c: list[list[float]], promote: int | None = None) -> list[list[float]]:
     """block_exact mode; ``promote`` counts k's."""
-    a_element, block = BLOCKS[a.format]
+    a_element, _ = BLOCKS[a.format]
+    block = block_length(a.format, len(a.codes[0]) if a.codes else 0)
     b_element, _ = BLOCKS[b.format]
     tensor_scales = (exact(a.tensor_scale), exact(b.tensor_scale))
     result: list[list[float]] = []

@@ -44,8 +44,16 @@ def random_case(rng: Random) -> tuple[list[Operation], Fabric]:
 
 
 def random_fabric(rng: Random) -> Fabric:
-    """Half of the fabrics have times so coarse that much happens at the same moment."""
-    if rng.random() < 0.5:
+    """A third each: times so coarse that much happens at once; few credits and short links, so that ports starve
+    while others' packets are short; and anything."""
+    choice = rng.random()
+    if choice < 1 / 3:
+        link = (rng.randint(1, 3), 1)
+        latency_fs = rng.randint(0, 100)
+        endpoint_rates = [(0, 1), link]
+        step_fs = rng.choice([0, rng.randint(0, 1000)])
+        payload, header = rng.randint(16, 1000), rng.randint(1, 4)
+    elif choice < 2 / 3:
         link = (1000 * rng.randint(1, 5), 1)
         latency_fs = 8000 * rng.randint(25, 200)
         endpoint_rates = [(0, 1), link, (2 * link[0], 1)]
@@ -62,7 +70,7 @@ def random_fabric(rng: Random) -> Fabric:
         planes=rng.randint(1, 5),
         latency_fs=latency_fs,
         link=link,
-        credits=rng.randint(1, 12),
+        credits=rng.randint(1, 4) if choice < 1 / 3 else rng.randint(1, 12),
         payload=payload,
         header=header,
         launch_fs=rng.choice([0, rng.randint(0, 10_000_000_000)]),

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from collemu import matmul
 from tests.oracles.fused_dot_reference import FIELDS, blackwell_blocks, fused_dot
 from tests.oracles.matmul_reference import BLOCKS, matmul_exact, matmul_narrow, matmul_pairwise
-from tests.properties.test_multiply import array, block_problem, choices, float32_problem, matrix, quantized, same_bits
+from tests.properties.test_multiply import (
+    OF_FLOATS,
+    array,
+    block_problem,
+    choices,
+    float32_problem,
+    matrix,
+    quantized,
+    same_bits,
+)
 
 PLAIN = {
     "ada": ("float8_e4m3fn", "float8_e5m2"),
@@ -67,9 +76,9 @@ def test_plain_codes_equal_fractions(model, data):
     assert same_bits(result, expected)
 
 
-@given(block_problem(), st.none() | st.integers(1, 4))
+@given(block_problem(OF_FLOATS), st.none() | st.integers(1, 4))
 def test_blackwell_blocks_equal_fractions(problem, promote_blocks):
-    """Any pair of block formats of equal blocks, extreme scales, NaN scales; the tensor scale after the sum."""
+    """Any pair of its block formats with equal blocks, extreme scales, NaN scales; the tensor scale after the sum."""
     a, b, c, k = problem
     m, n = len(a.codes), len(b.codes)
     block = BLOCKS[a.format][1]

@@ -10,7 +10,15 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from collemu import Quantized, matmul
-from tests.oracles.matmul_reference import BLOCKS, Blocks, matmul_block_exact, matmul_float32
+from tests.oracles.matmul_reference import (
+    BLOCKS,
+    FLOAT32_SCALES,
+    Blocks,
+    block_length,
+    element_bits,
+    matmul_block_exact,
+    matmul_float32,
+)
 
 HARD = [
     0.0,
@@ -41,6 +49,8 @@ NUMBERS = st.one_of(
     st.integers(-3, 3).map(float),
 )
 PAIRS = [(a, b) for a in BLOCKS for b in BLOCKS if BLOCKS[a][1] == BLOCKS[b][1]]
+CODED_SCALES = [pair for pair in PAIRS if not set(pair) & set(FLOAT32_SCALES)]
+OF_FLOATS = [pair for pair in CODED_SCALES if "mxint8" not in pair]
 
 
 def same_bits(result: np.ndarray, expected: list[list[float]]) -> bool:
@@ -91,13 +101,16 @@ def blocks(draw: st.DrawFn, name: str, rows: int, k: int) -> Blocks:
     """Any codes and scales, the extreme ones often."""
     element, block = BLOCKS[name]
     count = -(-k // block)
-    every = range(16 if element == "float4_e2m1fn" else 256)
-    finite = every if element == "float4_e2m1fn" else [*range(123), *range(128, 251)]
+    every = range(1 << element_bits(element))
+    finite = [*range(123), *range(128, 251)] if element.startswith("float8") else every
     few = st.lists(st.sampled_from(finite), min_size=1, max_size=4)
     codes = choices(draw, draw(st.sampled_from([every, finite]) | few), rows * k)
-    usual = range(100, 150) if name != "nvfp4" else range(127)
-    extreme = [0, 1, 126, 127, 128, 253, 254, 255]
-    scales = choices(draw, draw(st.sampled_from([usual, extreme, range(256)])), rows * count)
+    if name in FLOAT32_SCALES:
+        pool = draw(st.lists(NUMBERS | st.floats(2.0**-40, 2.0**40, width=32), min_size=1, max_size=4))
+    else:
+        usual = range(100, 150) if name != "nvfp4" else range(127)
+        pool = draw(st.sampled_from([usual, [0, 1, 126, 127, 128, 253, 254, 255], range(256)]))
+    scales = choices(draw, pool, rows * count)
     tensor_scale = draw(NUMBERS) if name == "nvfp4" and rows and k else 1.0
     return Blocks(
         name,
@@ -109,25 +122,26 @@ def blocks(draw: st.DrawFn, name: str, rows: int, k: int) -> Blocks:
 
 def quantized(given_blocks: Blocks, k: int, axis: int) -> Quantized:
     """The same codes as a Quantized, its rows along ``axis``."""
-    rows = len(given_blocks.codes)
+    rows, name = len(given_blocks.codes), given_blocks.format
     codes = np.array(given_blocks.codes, np.uint8).reshape(rows, k)
-    if BLOCKS[given_blocks.format][0] == "float4_e2m1fn":
-        padded = np.zeros((rows, k + k % 2), np.uint8)
-        padded[:, :k] = codes
-        codes = padded[:, ::2] | padded[:, 1::2] << 4
-    image = codes.tobytes() + np.array(given_blocks.scales, np.uint8).tobytes()
-    if given_blocks.format == "nvfp4" and image:
+    bits = np.unpackbits(codes[..., np.newaxis], axis=-1, bitorder="little")[..., : element_bits(BLOCKS[name][0])]
+    image = np.packbits(bits.reshape(rows, -1) if rows else bits[:, :, 0], axis=-1, bitorder="little").tobytes()
+    image += np.array(given_blocks.scales, "<f4" if name in FLOAT32_SCALES else np.uint8).tobytes()
+    if name == "nvfp4" and image:
         image += np.array(given_blocks.tensor_scale, "<f4").tobytes()
     shape = (rows, k) if axis == 1 else (k, rows)
-    return Quantized.from_bytes(image, given_blocks.format, shape, axis=axis)
+    return Quantized.from_bytes(image, name, shape, axis=axis)
 
 
 @st.composite
-def block_problem(draw: st.DrawFn) -> tuple[Blocks, Blocks, list[list[float]], int]:
+def block_problem(
+    draw: st.DrawFn, pairs: Sequence[tuple[str, str]] = PAIRS
+) -> tuple[Blocks, Blocks, list[list[float]], int]:
     """a, b, c and K."""
-    a_format, b_format = draw(st.sampled_from(PAIRS))
+    a_format, b_format = draw(st.sampled_from(pairs))
     m, n = draw(st.integers(0, 5)), draw(st.integers(0, 3))
-    k = draw(st.sampled_from([0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 64, 67]))
+    lengths = [0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 64, 67]
+    k = draw(st.sampled_from(lengths if BLOCKS[a_format][1] < 128 else [*lengths, 127, 128, 129, 200]))
     return blocks(draw, a_format, m, k), blocks(draw, b_format, n, k), matrix(draw, m, n), k
 
 
@@ -137,7 +151,7 @@ def test_block_exact_equals_fractions(problem, promote_blocks):
     a, b, c, k = problem
     m, n = len(a.codes), len(b.codes)
     event(f"{a.format} x {b.format}")
-    promote = None if promote_blocks is None else promote_blocks * BLOCKS[a.format][1]
+    promote = None if promote_blocks is None else promote_blocks * block_length(a.format, k)
     result = matmul(
         quantized(a, k, 1),
         quantized(b, k, 0),
@@ -164,19 +178,19 @@ WIDE = [0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 
 WIDE += [code | 0x80 for code in WIDE]
 
 
-@pytest.mark.parametrize(("a_format", "b_format"), [pair for pair in PAIRS if "mxfp8_e5m2" in pair])
+@pytest.mark.parametrize(("a_format", "b_format"), [pair for pair in OF_FLOATS if "mxfp8_e5m2" in pair])
 @given(data=st.data())
 def test_sums_wider_than_float64_are_exact(a_format, b_format, data):
     """float8_e5m2 products of 2**31 and of 2**-32 in one block: cancelled, and just beside a tie."""
     k = data.draw(st.integers(1, 32))
     codes = {}
     for name in (a_format, b_format):
-        limit = {"float4_e2m1fn": 0x0F, "float8_e4m3fn": 0xFF, "float8_e5m2": 0xFF}[BLOCKS[name][0]]
+        limit = (1 << element_bits(BLOCKS[name][0])) - 1
         pool = [code & limit for code in WIDE if code & limit not in (0x7F, 0xFF)]
         codes[name] = data.draw(st.lists(st.sampled_from(pool), min_size=k, max_size=k))
     left, right = codes[a_format], codes[b_format]
     if data.draw(st.booleans()):  # the second half cancels the first, but for one element
-        sign = 0x08 if BLOCKS[a_format][0] == "float4_e2m1fn" else 0x80
+        sign = 1 << (element_bits(BLOCKS[a_format][0]) - 1)
         half = k // 2
         left = [*left[:half], *(code ^ sign for code in left[:half]), *left[2 * half :]]
         right = [*right[:half], *right[:half], *right[2 * half :]]
