@@ -17,8 +17,9 @@ class Execution:
 
     An operation runs when the one before it in its thread and its dependency have finished, its message has
     arrived, and the FIFO slot that it sends from is free. Receives are posted ahead, one into each slot of a
-    connection, and again when the operation that emptied the slot has finished. These are the emulator's rules, so
-    the bytes are the same in whatever order messages come.
+    connection, and again when the operation that emptied the slot has finished. Who waits for whom is the
+    emulator's rule, so the bytes are the same in whatever order messages come. Slots are not: here one is free as
+    soon as MPI has taken the message, in the emulator only when the receiver has finished with it.
 
     Parameters
     ----------

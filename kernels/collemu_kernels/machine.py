@@ -4,6 +4,10 @@ Chips and links take turns. Where links have run up to ``done``, nothing that th
 one crossing of a link, so everything that happens at chips before ``done`` + crossing is known; and what starts there
 sends only one step latency later, so links can run on to ``done`` + crossing + step. Within that stretch planes know
 nothing of each other: each runs through it by itself, in windows (``links``).
+
+Why no message comes too late: one that is made ready in a round is ready before that round's end, and no later round
+makes one ready before it, so a line only grows behind what has been numbered. Bytes move when an operation finishes;
+operations that nothing orders and that finish together move theirs in no particular order, as races do.
 """
 
 from typing import NamedTuple
