@@ -90,5 +90,8 @@ def reduced(data: NDArray[Any], op: str) -> NDArray[Any]:
             total = numbers.sum(axis=0, dtype=numbers.dtype)
     if op != "avg":
         return total
-    mean = total / len(data)
-    return np.trunc(mean).astype(numbers.dtype) if integers else mean
+    if not integers:
+        return total / len(data)
+    # float64 would round beyond 2**53, and // rounds down where an average truncates
+    quotient = total // len(data)
+    return quotient + ((total < 0) & (quotient * len(data) != total)).astype(total.dtype)

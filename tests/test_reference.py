@@ -40,3 +40,8 @@ def test_difference_looks_at_rows_that_count() -> None:
     assert difference("reduce", data, outputs) == (0.0, 0.0)
     relative, largest = difference("all_reduce", data, np.array([[2.0, 2.0], [2.0, 6.0]]))
     assert (relative, largest) == (1.0, 4.0)
+
+
+def test_an_integer_average_is_exact_beyond_float64_and_truncates():
+    data = np.array([[2**62 + 4, -7, 7, -(2**62)], [2, 0, 0, -(2**61) - 1]], np.int64)
+    assert reference("all_reduce", data, "avg", 0)[0].tolist() == [2**61 + 3, -3, 3, -(2**62 + 2**61) // 2]

@@ -8,6 +8,7 @@ import numpy as np
 from collemu_kernels.matmul import multiply_blocks
 from numpy.typing import NDArray
 
+from collemu.inputs import plain
 from collemu.number_formats import WHOLE_ROW, ElementFormat, find_block_format
 from collemu.products import float32_scales
 from collemu.products.operands import Add, Matrix, Operand, block_codes, largest_of, numbers_of
@@ -56,7 +57,7 @@ def _coded(quantized: Quantized, name: str, table: NDArray[Any]) -> Operand:
     """Codes, and scales as numbers."""
     codes, scales = block_codes(quantized, name)
     numbers = decode(scales, find_block_format(quantized.format).scale.name).astype(np.float64)
-    return Operand(np.ascontiguousarray(codes).reshape(-1), codes.shape[1], 1, table, scales=numbers.reshape(-1))
+    return Operand(plain(codes).reshape(-1), codes.shape[1], 1, table, scales=numbers.reshape(-1))
 
 
 @lru_cache

@@ -8,6 +8,7 @@ What is left is one product of two float64, known as a rounded value and its err
 import numpy as np
 from numpy.typing import NDArray
 
+from collemu.inputs import plain
 from collemu.number_formats import find_block_format
 from collemu.products.operands import Add, Operand, block_codes, largest_of, numbers_of
 from collemu.quantization import Quantized, decode
@@ -50,9 +51,7 @@ def _numbers(quantized: Quantized, name: str) -> Operand:
     block = find_block_format(quantized.format)
     values = numbers_of(block.element)[codes]
     of_blocks = scales if scales.dtype == np.float32 else decode(scales, block.scale.name)
-    return Operand(
-        np.ascontiguousarray(values).reshape(-1), codes.shape[1], 1, scales=of_blocks.astype(np.float64).reshape(-1)
-    )
+    return Operand(plain(values).reshape(-1), codes.shape[1], 1, scales=of_blocks.astype(np.float64).reshape(-1))
 
 
 def _rounded_product(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float32]:

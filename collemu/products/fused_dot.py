@@ -8,6 +8,7 @@ from collemu_kernels import fused_dot as kernels
 from numpy.typing import NDArray
 
 from collemu.accumulation import GROUPED_FRACTION_BITS, MODELS, Accumulation, FusedDot
+from collemu.inputs import plain
 from collemu.number_formats import BlockFormat, ElementFormat, find_block_format
 from collemu.products.operands import Add, Coded, Matrix, Operand, block_codes, numbers_of
 from collemu.quantization import Quantized, decode
@@ -70,7 +71,7 @@ def _plain(codes: NDArray[np.uint8], element: ElementFormat, name: str, model: F
     table, exponents = _aligned_tables(element)
     if codes.flags.f_contiguous:
         return Operand(codes.T.reshape(-1), 1, codes.shape[0], table, exponents)
-    return Operand(np.ascontiguousarray(codes).reshape(-1), codes.shape[1], 1, table, exponents)
+    return Operand(plain(codes).reshape(-1), codes.shape[1], 1, table, exponents)
 
 
 def _aligned_operand(quantized: Quantized, name: str) -> Operand:
@@ -78,7 +79,7 @@ def _aligned_operand(quantized: Quantized, name: str) -> Operand:
     codes, scales = block_codes(quantized, name)
     table, exponents = _aligned_tables(find_block_format(quantized.format).element)
     of_scales, _ = _scale_tables(find_block_format(quantized.format).scale)
-    flat_codes = np.ascontiguousarray(codes).reshape(-1)
+    flat_codes = plain(codes).reshape(-1)
     return Operand(flat_codes, codes.shape[1], 1, table, exponents, of_scales[scales].reshape(-1))
 
 
@@ -88,7 +89,7 @@ def _grouped_operand(quantized: Quantized, name: str) -> Operand:
     block = find_block_format(quantized.format)
     table = (numbers_of(block.element) / block.element.min_subnormal).astype(np.int16)
     exponents, significands = (of_codes[scales].reshape(-1) for of_codes in _scale_tables(block.scale))
-    flat_codes = np.ascontiguousarray(codes).reshape(-1)
+    flat_codes = plain(codes).reshape(-1)
     return Operand(flat_codes, codes.shape[1], 1, table, scales=exponents, significands=significands)
 
 

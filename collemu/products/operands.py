@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from collemu.inputs import as_float32
+from collemu.inputs import as_float32, plain
 from collemu.number_formats import ELEMENT_FORMATS, ElementFormat, find_block_format, find_element_format
 from collemu.quantization import Quantized, decode, encode
 
@@ -97,7 +97,7 @@ def as_matrix(x: Quantized | ArrayLike, element_format: str | None, default: str
         raise ValueError(f"matmul: {name}_format={stated!r} is no format of signed numbers of at most 8 bits")
     if narrow or array.dtype == np.uint8:
         decode(array, element.name)  # refuses codes outside the format
-        codes = array if array.dtype == np.uint8 else np.ascontiguousarray(array).view(np.uint8).reshape(array.shape)
+        codes = plain(array).view(np.uint8).reshape(array.shape)
         return Coded(codes, element)
     numbers = as_float32(array, f"matmul: {name}", to_odd=False)
     return Coded(_exact_codes(numbers, element, name), element)
@@ -127,7 +127,7 @@ def flat(matrix: NDArray[Any]) -> Operand:
     """A matrix of either memory order, without a copy."""
     if matrix.flags.f_contiguous:
         return Operand(matrix.T.reshape(-1), 1, matrix.shape[0])
-    return Operand(np.ascontiguousarray(matrix).reshape(-1), matrix.shape[1], 1)
+    return Operand(plain(matrix).reshape(-1), matrix.shape[1], 1)
 
 
 def block_codes(quantized: Quantized, name: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
