@@ -18,9 +18,7 @@ Int64 = NDArray[np.int64]
 
 NONE = -1
 CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
-TOO_LONG = (
-    f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
-)
+TOO_LONG = f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
 REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
 
 
