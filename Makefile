@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
+# What the tools would keep in the home folder or in /tmp stays in the clone.
+export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
+
 .PHONY: demo test test-exhaustive lint bench warm clean
 
 $(READY): pyproject.toml
@@ -19,7 +22,7 @@ demo: warm
 	$(BIN)/collemu demo
 
 test: warm
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --basetemp=.pytest_tmp
 
 # Every float32 number through every cast to 8 bits or fewer; about ten minutes.
 test-exhaustive: warm
@@ -48,4 +51,4 @@ bench: warm $(BENCH_READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) demo-output
+	rm -rf $(VENV) .pytest_tmp demo-output
