@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu.catalogue import System
+from collemu.collectives import REDUCTIONS
 from collemu.dtypes import INTEGER
 from collemu.emulator import Result, emulate
-from collemu.memory import REDUCTIONS, Payload, payload_of
+from collemu.memory import Payload, payload_of
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.recipe import Recipe
 from collemu.reference import reference, rows_that_count
@@ -164,6 +165,10 @@ def _average(payload: Payload, ranks: int, kind: Any) -> _Terms:
         narrow = ELEMENT_FORMATS.get(payload.dtype.name)
         most = math.frexp(narrow.max)[1] - 1 if narrow else 127
         magnitude = 2.0 ** min((ranks - 1).bit_length(), most)
+    elif payload.recipe.wire in BLOCK_FORMATS:
+        # 1 travels whole, but for the rounding of float32 scales on every hop, and is divided at the end
+        relative, absolute = _rounding(payload.dtype.name)
+        return _Terms(_signed(np.ones(1, kind), "avg"), relative=2 * relative + ranks * 2.0**-20, absolute=absolute)
     roundings = [_rounding(name) for name in (payload.dtype.name, payload.recipe.wire)]
     return _Terms(
         _signed(np.array([magnitude], kind), "avg"),
@@ -182,8 +187,10 @@ def _signed(values: NDArray[Any], op: str) -> NDArray[Any]:
 def _rounding(name: str) -> tuple[float, float]:
     """Largest error of one rounding: relative of normal numbers, absolute of subnormal ones."""
     if name in BLOCK_FORMATS:
-        # FP4's largest code is 6, and a block's largest number may be anything below 8 times its scale
-        return max(2.0 ** -(BLOCK_FORMATS[name].element.mantissa_bits + 1), 0.25), 0.0
+        # half a step; or the way from the largest code to the next power of two, up to which a block's largest number
+        # may lie: 6 of 8 in FP4, 448 of 512 in E4M3
+        element = BLOCK_FORMATS[name].element
+        return max(2.0 ** -(element.mantissa_bits + 1), 1 - math.frexp(element.max)[0]), 0.0
     if name in ELEMENT_FORMATS:
         element = ELEMENT_FORMATS[name]
         return 2.0 ** -(element.mantissa_bits + 1), element.min_subnormal / 2

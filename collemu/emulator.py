@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from collemu.arguments import instance_of, whole
 from collemu.catalogue import System
+from collemu.collectives import REPLICATED
 from collemu.dtypes import to_storage, to_user
 from collemu.lower import Lowered, lower
 from collemu.memory import Payload, build_memory, no_data, payload_of, replicas_identical
@@ -22,7 +23,6 @@ from collemu.timing import Timing, simulate
 
 FIDELITIES = ("auto", "packet")
 MOST_ELEMENTS = 2**40  # a rank: bytes of all ranks together then stay within int64
-REPLICATED = ("all_reduce", "all_gather", "broadcast")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Int32s = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
+class Matching:
     """All messages of a schedule, numbered in the order of their sends in the table of operations.
 
     Messages of a connection are consecutive, because one thread sends all of them.
@@ -49,7 +49,7 @@ class Messages:
         return freed_by
 
 
-def match_messages(schedule: Schedule) -> Messages:
+def match_messages(schedule: Schedule) -> Matching:
     """Match sends and receives.
 
     Raises
@@ -106,7 +106,7 @@ def match_messages(schedule: Schedule) -> Messages:
             f"{schedule.describe(one)} sends {count[one]} chunks, but its receiver "
             f"{schedule.describe(other)} takes {count[other]}"
         )
-    return Messages(sender, receiver, ordinal, sent, received)
+    return Matching(sender, receiver, ordinal, sent, received)
 
 
 def _connect(

@@ -11,6 +11,7 @@ from collemu_kernels.dataplane import DataPlane
 from collemu_kernels.images import image_bytes
 from numpy.typing import DTypeLike, NDArray
 
+from collemu.collectives import REDUCTIONS
 from collemu.dtypes import Dtype, find_dtype, to_storage, to_values
 from collemu.lower import Lowered
 from collemu.number_formats import ELEMENT_FORMATS
@@ -18,7 +19,6 @@ from collemu.recipe import Recipe
 from collemu.schedule import Schedule
 
 OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
-REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 ALIGNMENT = 64
 
 _NO_INT64 = np.zeros(0, np.int64)

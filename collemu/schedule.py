@@ -16,6 +16,7 @@ from collemu_kernels import kinds
 from numpy.typing import NDArray
 
 from collemu.arguments import whole
+from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK, ROOTED
 
 #: One operation: ``src`` and ``dst`` are first chunks, ``count`` is in chunks, ``dep`` is an operation of the
 #: same rank that must have finished, or -1.
@@ -100,12 +101,6 @@ RECEIVES = _kind_table(
 )
 SENDS = _kind_table(kinds.SEND, kinds.RECV_COPY_SEND, kinds.RECV_REDUCE_SEND, kinds.RECV_REDUCE_COPY_SEND)
 
-#: Collectives that have a root.
-ROOTED = frozenset({"broadcast", "reduce"})
-# Regions (of `count` elements each) in a rank's input and output: one, or one a rank.
-_INPUT_PER_RANK = frozenset({"reduce_scatter", "alltoall"})
-_OUTPUT_PER_RANK = frozenset({"all_gather", "alltoall"})
-
 #: Operations that a built schedule may have. Writing one out takes nearly 200 bytes each for a moment: 12 GB in all.
 MOST_OPERATIONS = 2**26
 
@@ -155,12 +150,12 @@ class Schedule:
     @property
     def input_regions(self) -> int:
         """Regions of ``count`` elements in a rank's input."""
-        return self.ranks if self.collective in _INPUT_PER_RANK else 1
+        return self.ranks if self.collective in INPUT_PER_RANK else 1
 
     @property
     def output_regions(self) -> int:
         """Regions of ``count`` elements in a rank's output."""
-        return self.ranks if self.collective in _OUTPUT_PER_RANK else 1
+        return self.ranks if self.collective in OUTPUT_PER_RANK else 1
 
     @property
     def region_chunks(self) -> int:

@@ -7,8 +7,9 @@ import pytest
 from collemu_kernels import kinds
 
 from collemu.builders.tree import double_tree, in_order_parents, rooted_double_tree
+from collemu.collectives import ROOTED
 from collemu.matching import match_messages
-from collemu.schedule import RECEIVES, ROOTED, SENDS, algorithms, build_schedule
+from collemu.schedule import RECEIVES, SENDS, algorithms, build_schedule
 from collemu.verification import verify
 from tests.oracles.collectives_reference import input_elements, reference
 from tests.oracles.schedule_interpreter import any_order, by_priority, interpret

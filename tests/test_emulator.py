@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import collemu as ce
-from collemu.schedule import ROOTED, algorithms, build_schedule
+from collemu.collectives import ROOTED
+from collemu.schedule import algorithms, build_schedule
 from tests.oracles.collectives_reference import input_elements
 from tests.oracles.hard_numbers import hard_numbers, same_bits
 from tests.oracles.quantised_interpreter import image_bytes, interpret, numpy_type, round_trip, rounded

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
+from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
     from collemu.schedule import Schedule
 
 AUTO = "auto"
 DEFAULT_SYSTEM = "trainium4_nvl72"
-REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 MOST_CHANNELS = 64
 MOST_CHUNKS = 4096
 

@@ -14,6 +14,7 @@ from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
 from collemu.cli.points import build, load, refuse_oversized, settled
 from collemu.cli.progress import Progress
+from collemu.collectives import INPUT_PER_RANK, ROOTED
 from collemu.interop import nccl_tests
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collemu.ranks.crosscheck import Communicator
     from collemu.tensors import Tensor
 
-ROOTED = ("broadcast", "reduce")
 
 DESCRIPTION = """\
 Emulate a collective and print nccl-tests' table: time in microseconds,
@@ -220,7 +220,7 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
     if tensor is not None:
         from collemu.tensors import deal
 
-        regions = point.ranks if point.collective in ("reduce_scatter", "alltoall") else 1
+        regions = point.ranks if point.collective in INPUT_PER_RANK else 1
         data, how = deal(tensor, point.collective, point.ranks, regions)
         held = find_dtype(point.dtype)
         if held.is_codes and data.dtype == held.storage:

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu import System, load_system
+from collemu.collectives import REDUCTIONS
 from collemu.dtypes import find_dtype
 from collemu.emulator import Result, emulate, input_elements
 from collemu.lower import lower
-from collemu.memory import REDUCTIONS, Payload, build_memory, payload_of
+from collemu.memory import Payload, build_memory, payload_of
 from collemu.ranks.alone import Alone
 from collemu.ranks.contributions import INTEGERS, VALUES, contribution
 from collemu.ranks.execute import Execution, execute

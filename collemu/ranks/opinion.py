@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collemu.collectives import REDUCTIONS
 from collemu.dtypes import Dtype
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 MOVERS = ("all_gather", "broadcast", "alltoall", "sendrecv")
 EXACT_DTYPES = (
     "int32",

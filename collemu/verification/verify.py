@@ -24,7 +24,7 @@ from collemu_kernels import kinds, symbolic
 from numpy.typing import NDArray
 
 from collemu.arguments import instance_of, whole
-from collemu.matching import Messages, match_messages
+from collemu.matching import Matching, match_messages
 from collemu.schedule import READS_DST, READS_SRC, WRITES_DST, Schedule, ScheduleError, chunk_name
 from collemu.verification.postcondition import ALL_RANKS, ANYTHING, required_outputs
 from collemu.verification.structure import check_structure
@@ -121,7 +121,7 @@ class _SymbolicRun:
     def __init__(
         self,
         schedule: Schedule,
-        messages: Messages,
+        messages: Matching,
         waits: Waits,
         order: NDArray[np.int32],
         position: NDArray[np.int32],

@@ -6,7 +6,7 @@ import numpy as np
 from collemu_kernels import symbolic
 from numpy.typing import NDArray
 
-from collemu.matching import Messages
+from collemu.matching import Matching
 from collemu.schedule import Schedule
 
 _NAMED = 8  # operations of a deadlock that are listed
@@ -15,7 +15,7 @@ _NAMED = 8  # operations of a deadlock that are listed
 class Waits:
     """What every operation waits for, and in which order the operations can run."""
 
-    def __init__(self, schedule: Schedule, messages: Messages) -> None:
+    def __init__(self, schedule: Schedule, messages: Matching) -> None:
         self.first = np.ascontiguousarray(schedule.threads["first"])
         self.length = np.ascontiguousarray(schedule.threads["length"])
         self.dep = np.ascontiguousarray(schedule.ops["dep"])

@@ -8,7 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import collemu as ce
-from collemu.schedule import RECEIVES, ROOTED, algorithms, build_schedule
+from collemu.collectives import ROOTED
+from collemu.schedule import RECEIVES, algorithms, build_schedule
 from tests.oracles.collectives_reference import input_elements
 from tests.oracles.hard_numbers import hard_numbers, same_bits
 from tests.oracles.quantised_interpreter import interpret, numpy_type, rounded
