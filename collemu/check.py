@@ -150,7 +150,9 @@ def _terms(payload: Payload, ranks: int, *, reduces: bool) -> _Terms:
         return _average(payload, ranks, kind)
     block = BLOCK_FORMATS.get(payload.recipe.wire)
     if block is None or block.scale.name == "float8_e8m0fnu":
-        return _Terms(_signed(np.array(EXACT, kind), op), neutral)
+        element = ELEMENT_FORMATS.get(payload.recipe.wire)
+        whole = element is not None and element.exponent_bits == 0
+        return _Terms(_signed(np.array(INTEGERS if whole else EXACT, kind), op), neutral)
     if op == "prod":
         return _Terms(_signed(np.ones(1, kind), op), neutral, relative=ranks * 2.0**-20)
     largest = block.element.max * (block.scale.max if block.has_tensor_scale else 1.0)

@@ -1,12 +1,11 @@
 """`combine`: reduce the wire images of two contributions, as a rank does with what it received."""
 
-from bisect import bisect_right
-
 import numpy as np
-from collemu_kernels.combine import reduce_floats
-from collemu_kernels.images import decode_image, encode_image, image_bytes
+from collemu_kernels.combine import reduce_images
+from collemu_kernels.images import image_bytes
 from numpy.typing import NDArray
 
+from collemu.arguments import one_of
 from collemu.memory import OPERATORS
 from collemu.number_formats import find_format
 from collemu.recipe import ACCUMULATE
@@ -35,10 +34,11 @@ def combine(
     format : str
         Of both images and of the result; a name of `formats`.
     op : str
-        sum; avg: half the sum (of more than two images: reduce by sum, and divide once); min and max, which propagate
-        NaN and order -0 below +0; prod.
+        sum; avg: half the sum, under 16-bit accumulate types the sum of the halves (of more than two images: reduce
+        by sum, and divide once); min and max, which propagate NaN and order -0 below +0; prod.
     accumulate : str
-        float32.
+        float32; float16 or bfloat16: both terms and the result are rounded to it. In float32 the sum or product of two
+        numbers of an element format is rounded to the format as if it were exact: 24 bits are twice 11 and 2 more.
     elements : int, optional
         How many numbers an image holds. Without it, as many as its length allows: 4-bit and 6-bit codes may leave room
         for one more in their last byte, which is a zero that changes nothing and stays one.
@@ -54,26 +54,17 @@ def combine(
         For an unknown name, images of different lengths, or a length that no number of elements has.
     """
     number = find_format(format).format_id
-    if op not in OPERATORS:
-        raise ValueError(f"combine: op={op!r} is not supported; choose {', '.join(OPERATORS)}")
-    if accumulate not in ACCUMULATE:
-        raise ValueError(f"combine: accumulate={accumulate!r} is not supported; choose {', '.join(ACCUMULATE)}")
+    one_of(op, OPERATORS, "combine: op")
+    one_of(accumulate, ACCUMULATE, "combine: accumulate")
     first, second = (np.frombuffer(wire, np.uint8).copy() for wire in (wire_a, wire_b))  # kernels take writable arrays
     if first.size != second.size:
         raise ValueError(
             f"combine: wire_a has {first.size} bytes and wire_b {second.size}; give images of equally many elements"
         )
     count = _elements(first.size, format, number, elements)
-    values, addend = np.empty(count, np.float32), np.empty(count, np.float32)
-    image = np.empty(first.size, np.uint8)
     with np.errstate(all="ignore"):
-        decode_image(first, number, values)
-        decode_image(second, number, addend)
-        reduce_floats(values, values, addend, OPERATORS[op])
-        if op == "avg":
-            values *= np.float32(0.5)
-        encode_image(values, number, True, image)
-    return image.tobytes()
+        reduce_images(first, second, count, number, OPERATORS[op], ACCUMULATE[accumulate], first)
+    return first.tobytes()
 
 
 def _elements(size: int, name: str, number: int, elements: int | None) -> int:
@@ -84,8 +75,10 @@ def _elements(size: int, name: str, number: int, elements: int | None) -> int:
                 f"combine: elements={elements} of {name} take {image_bytes(max(elements, 0), number)} bytes, not {size}"
             )
         return elements
-    candidates = range(2 * size + 1)  # no code is shorter than 4 bits
-    most = bisect_right(candidates, size, key=lambda n: image_bytes(n, number)) - 1
+    bits = find_format(name).bits_per_element
+    most = 8 * size * bits.denominator // bits.numerator  # or a little less: what else is in an image is not counted
+    while image_bytes(most, number) > size:
+        most -= 1
     if image_bytes(most, number) != size:
         raise ValueError(
             f"combine: {size} bytes are no image of {name}: {most} elements take {image_bytes(most, number)}, "

@@ -64,7 +64,7 @@ def _table() -> dict[str, Dtype]:
     table = {name: Dtype(name, number, np.dtype(name), kind) for name, (number, kind) in native.items()}
     table["bfloat16"] = Dtype("bfloat16", format_ids.BFLOAT16, np.dtype(np.uint16), FLOATING)
     for name, element in ELEMENT_FORMATS.items():
-        if element.bits == 8 and element.has_sign:
+        if element.bits == 8 and element.has_sign and element.exponent_bits:
             table[name] = Dtype(name, element.format_id, np.dtype(np.uint8), FLOATING)
     return table
 

@@ -125,7 +125,8 @@ def emulate(
         Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets,
         of alltoall what it sends to each.
     dtype : str or NumPy type
-        float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format.
+        float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format. Narrow floats are
+        added in float32 and rounded at every addition; with a wire format, memory holds float32 until the end.
     op : str
         sum, prod, min, max or avg. Integer sums wrap; an integer avg truncates toward zero.
     recipe : Recipe, optional

@@ -15,7 +15,7 @@ from collemu.collectives import REDUCTIONS
 from collemu.dtypes import Dtype, find_dtype, to_storage, to_values
 from collemu.lower import Lowered
 from collemu.number_formats import ELEMENT_FORMATS
-from collemu.recipe import Recipe
+from collemu.recipe import ACCUMULATE, Recipe
 from collemu.schedule import Schedule
 
 OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
@@ -38,6 +38,7 @@ def no_data() -> DataPlane:
         wire=0,
         item_bytes=0,
         operator=0,
+        accumulate=0,
         kind=_NO_BYTES,
         publish=_NO_BYTES,
         piece_first=_NO_INT64,
@@ -91,8 +92,8 @@ class Payload:
     @property
     def scales_first(self) -> bool:
         """Whether an average divides the contributions, as an unscaled sum could overflow, rather than the sum."""
-        unscaled_wire = self.recipe.wire in ELEMENT_FORMATS
-        return self.operator == "avg" and (self.dtype.overflows_early or unscaled_wire)
+        unscaled = self.recipe.wire in ELEMENT_FORMATS or self.recipe.accumulate != "float32"
+        return self.operator == "avg" and (self.dtype.overflows_early or unscaled)
 
 
 def payload_of(collective: str, dtype: DTypeLike, recipe: Recipe, op: str) -> Payload:
@@ -108,6 +109,10 @@ def payload_of(collective: str, dtype: DTypeLike, recipe: Recipe, op: str) -> Pa
     element = find_dtype(dtype)
     if op not in tuple(OPERATORS):
         raise ValueError(f"no operation {op!r}; choose {', '.join(OPERATORS)}")
+    if recipe.accumulate != "float32" and (element.kind != "floating" or element.name == "float64"):
+        raise ValueError(
+            f"accumulate={recipe.accumulate!r} is for floats of at most 32 bits; {element.name} is added in itself"
+        )
     if recipe.wire == "none":
         return Payload(element, recipe, op, None)
     wire = find_format(recipe.wire)
@@ -230,6 +235,7 @@ def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None
         wire=held.format_id if payload.wire is None else payload.wire,
         item_bytes=held.item_bytes,
         operator=OPERATORS[payload.operator],
+        accumulate=ACCUMULATE[payload.recipe.accumulate],
         kind=np.ascontiguousarray(ops["kind"]),
         publish=np.ascontiguousarray(ops["publish"]),
         piece_first=pieces.first,

@@ -2,7 +2,7 @@
 
 An element format says what one code means. A block format says how many elements share a scale, and how.
 What defines a format is one row of a kernel table (`collemu_kernels.format_ids`); this file gives the row a
-name, documented fields and a way to find it. `INTEGER_ELEMENTS` occur in blocks alone.
+name, documented fields and a way to find it.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from collemu_kernels import format_ids as ids
 
 @dataclass(frozen=True)
 class ElementFormat:
-    """One number of a few bits: sign, exponent, mantissa.
+    """One number of a few bits: sign, exponent, mantissa; or an integer.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class ElementFormat:
     format_id : int
         Its number in the kernels.
     bits, exponent_bits, mantissa_bits : int
-        Widths; one bit more is the sign where `has_sign`.
+        Widths; one bit more is the sign where `has_sign`. An integer has no exponent bits.
     bias : int
         The exponent field e of a normal number stands for 2**(e - bias).
     max : float
@@ -52,8 +52,8 @@ class ElementFormat:
 
     @property
     def bits_per_element(self) -> Fraction:
-        """Bits that an element takes on the wire."""
-        return Fraction(self.bits)
+        """Bits that an element takes on the wire: those of a code, but 32 for the 19 of tfloat32."""
+        return Fraction(32 if self.bits > 16 else self.bits)
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ OCP_FP8 = "OCP 8-bit Floating Point Specification 1.0"
 OCP_MX = "OCP Microscaling Formats 1.0"
 FNUZ = "arXiv 2206.02915; AMD CDNA 3"
 NVIDIA = "NVIDIA TransformerEngine"
+INTEGER_BLOCKS = "symmetric: ZeRO++, arXiv 2306.10209; asymmetric: QuickReduce of vLLM"
 WHOLE_ROW = ids.WHOLE_ROW
 
 
@@ -128,7 +129,7 @@ def _element(name: str, format_id: int, source: str) -> ElementFormat:
 
 
 def _integer(name: str, format_id: int, source: str) -> ElementFormat:
-    """Two's complement whose most negative code is not used; its step is its smallest number."""
+    """Two's complement; its step is its smallest number."""
     row = [int(value) for value in ids.ELEMENT_PARAMETERS[format_id]]
     step = 2.0 ** (1 - row[ids.BIAS] - row[ids.MANTISSA_BITS])
     return ElementFormat(
@@ -182,6 +183,9 @@ ELEMENT_FORMATS = {
         _element("float4_e2m1fn", ids.FLOAT4_E2M1FN, OCP_MX),
         _element("bfloat16", ids.BFLOAT16, "the upper half of IEEE 754 binary32"),
         _element("float16", ids.FLOAT16, "IEEE 754 binary16"),
+        _element("tfloat32", ids.TFLOAT32, "NVIDIA A100 whitepaper; the upper 19 bits of IEEE 754 binary32"),
+        _integer("int8", ids.FULL_INT8, "two's complement"),
+        _integer("int4", ids.FULL_INT4, "two's complement"),
     )
 }
 
@@ -202,27 +206,25 @@ FLOAT32 = ElementFormat(
     source="IEEE 754 binary32",
 )
 
-INTEGER_ELEMENTS = {
-    element.name: element
-    for element in (
-        _integer("int8 / 64", ids.SIXTY_FOURTHS, OCP_MX),
-        _integer("int8", ids.INTEGER8, "two's complement"),
-        _integer("int4", ids.INTEGER4, "two's complement"),
-    )
-}
+# Integers of block formats: under symmetric scales their most negative code is not used.
+BLOCK_INTEGERS = (
+    _integer("int8 / 64", ids.SIXTY_FOURTHS, OCP_MX),
+    _integer("int8", ids.SYMMETRIC8, "two's complement"),
+    _integer("int4", ids.SYMMETRIC4, "two's complement"),
+)
 
 MX_SCALE_MODES = ("floor", "ceil", "even", "rceil", "trn3")
 
 
 def _block(name: str, format_id: int, source: str) -> BlockFormat:
     row = [int(value) for value in ids.BLOCK_PARAMETERS[format_id - ids.FIRST_BLOCK_FORMAT]]
-    by_id = {element.format_id: element for element in (*ELEMENT_FORMATS.values(), *INTEGER_ELEMENTS.values())}
+    by_id = {element.format_id: element for element in (*ELEMENT_FORMATS.values(), *BLOCK_INTEGERS)}
     element = by_id[row[ids.BLOCK_ELEMENT]]
     scale, scale_modes = E8M0, MX_SCALE_MODES
     if row[ids.BLOCK_SCALE] == ids.TWO_LEVEL_SCALE:
         scale, scale_modes = by_id[ids.FLOAT8_E4M3FN], ("two_level", "torchao")
     elif row[ids.BLOCK_SCALE] == ids.FLOAT32_SCALE:
-        scale, scale_modes = FLOAT32, ("amax",) if element.exponent_bits == 0 else ("amax", "pow2")
+        scale, scale_modes = FLOAT32, ("amax", "asymmetric" if element.exponent_bits == 0 else "pow2")
     return BlockFormat(
         name,
         format_id,
@@ -247,8 +249,8 @@ BLOCK_FORMATS = {
         _block("mxint8", ids.MXINT8, OCP_MX),
         _block("fp8_block128", ids.FP8_BLOCK128, f"DeepSeek-V3, arXiv 2412.19437; {NVIDIA}"),
         _block("fp8_row", ids.FP8_ROW, NVIDIA),
-        _block("int8_block32", ids.INT8_BLOCK32, "symmetric integers, as in ZeRO++, arXiv 2306.10209"),
-        _block("int4_block32", ids.INT4_BLOCK32, "symmetric integers, as in ZeRO++, arXiv 2306.10209"),
+        _block("int8_block32", ids.INT8_BLOCK32, INTEGER_BLOCKS),
+        _block("int4_block32", ids.INT4_BLOCK32, INTEGER_BLOCKS),
     )
 }
 

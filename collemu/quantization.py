@@ -16,6 +16,7 @@ from collemu_kernels.elements import (
     encode_rounded,
 )
 from collemu_kernels.images import decode_image, encode_image
+from collemu_kernels.integers import decode_integers, encode_integers
 from numpy.typing import ArrayLike, NDArray
 
 from collemu.arguments import flag, one_of, whole
@@ -47,6 +48,11 @@ ROUNDINGS = {
     "up": ids.UP,
     "down": ids.DOWN,
     "stochastic": ids.STOCHASTIC,
+    "stochastic_8bit": ids.STOCHASTIC,
+}
+RANDOM_BITS = {  # which of the 64 bits drawn for a number count
+    "stochastic": 0xFFFF_FFFF_FFFF_FFFF,
+    "stochastic_8bit": 0xFF00_0000_0000_0000,
 }
 SCALE_MODES = {
     "floor": ids.FLOOR,
@@ -58,6 +64,7 @@ SCALE_MODES = {
     "torchao": ids.TORCHAO,
     "amax": ids.AMAX,
     "pow2": ids.POW2,
+    "asymmetric": ids.ASYMMETRIC,
 }
 NAN_RULES = ("propagate", "raise", "zero")
 
@@ -70,6 +77,7 @@ def encode(
     saturate: bool = True,
     nan: str = "propagate",
     seed: int | None = None,
+    typed: bool = False,
 ) -> NDArray[Any]:
     """Codes of numbers in an element format.
 
@@ -80,20 +88,25 @@ def encode(
     element_format : str
         A name of `formats`.
     rounding : str
-        nearest_even, nearest_away, toward_zero, up, down, or stochastic (away from zero with the probability
-        of the dropped fraction; needs a seed).
+        nearest_even, nearest_away, toward_zero, up, down; stochastic (away from zero with the probability of the
+        dropped fraction, so unbiased) or stochastic_8bit (of its first 8 bits, as the conversion instructions of
+        Blackwell that take random bits). These two need a seed.
     saturate : bool
         What overflows, infinities included, becomes the largest finite number; False gives infinity, or NaN
-        in a format without infinity. FP6 and FP4 have neither, and always saturate.
+        in a format without infinity. FP6, FP4 and integers have neither, and always saturate.
     nan : str
         propagate: the format's NaN; raise: ValueError; zero: +0.
     seed : int, optional
-        Of the stochastic rounding.
+        Of the stochastic roundings. Number i of ``x`` in C order takes random number i of Philox 4x64, so the codes
+        depend on nothing else.
+    typed : bool
+        Return the codes as an array of the type of that name, of NumPy or ml_dtypes; tfloat32 has none.
 
     Returns
     -------
     numpy.ndarray
-        uint8, a code a byte (also FP4), or uint16 for bfloat16 and float16; the shape of ``x``.
+        The shape of ``x``; uint8, a code a byte (also FP4), two's complement for integers; uint16 for bfloat16 and
+        float16; uint32 for tfloat32: float32 words whose 13 lowest bits are zero.
 
     Raises
     ------
@@ -107,23 +120,18 @@ def encode(
     element = find_element_format(element_format)
     one_of(rounding, ROUNDINGS, "rounding")
     one_of(nan, NAN_RULES, "nan")
-    saturate = flag(saturate, "saturate")
+    saturate, typed = flag(saturate, "saturate"), flag(typed, "typed")
+    if typed and element.name == "tfloat32":
+        raise ValueError("encode: tfloat32 has no type in NumPy or ml_dtypes; use typed=False")
     values = as_float32(x, "encode: x")
     shape = values.shape
     values = _without_nan(values, nan, f"encode: {element.name}", has_nan=element.has_nan)
     values = plain(values).reshape(-1)
     if element is E8M0:
-        return _encode_e8m0(values, rounding, saturate, nan).reshape(shape)
-    random = _random_bits(rounding, seed, values.size)
-    codes: NDArray[Any] = np.empty(values.size, _storage(element))
-    with np.errstate(all="ignore"):
-        if rounding != "nearest_even":
-            encode_rounded(values, element.format_id, saturate, ROUNDINGS[rounding], random, codes)
-        elif element.bits == 16:
-            encode_image(values, element.format_id, saturate, codes.view(np.uint8))
-        else:
-            encode_elements(values, element.format_id, saturate, codes)
-    return codes.reshape(shape)
+        codes = _encode_e8m0(values, rounding, saturate, nan)
+    else:
+        codes = _encode(values, element, rounding, saturate, _random_bits(rounding, seed, values.size))
+    return (_as_typed(codes, element) if typed else codes).reshape(shape)
 
 
 def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
@@ -132,8 +140,8 @@ def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
     Parameters
     ----------
     codes : array of uint8
-        A code a byte (also FP4); uint16 for bfloat16 and float16. An array of that very format (ml_dtypes, or
-        NumPy's float16) is taken as its codes.
+        A code a byte (also FP4); uint16 for bfloat16 and float16, uint32 for tfloat32. An array of that very format
+        (ml_dtypes, or NumPy's float16 and int8) is taken as its codes.
     element_format : str
         A name of `formats`.
 
@@ -156,16 +164,23 @@ def decode(codes: ArrayLike, element_format: str) -> NDArray[np.float32]:
     if array.size == 0 and not isinstance(codes, np.ndarray):  # an empty list has no type of its own
         array = array.astype(storage)
     if array.dtype.name == element.name:
-        array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).view(storage).reshape(array.shape)
+        native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
+        array = native.view(storage).reshape(array.shape)
+        if element.exponent_bits == 0:  # ml_dtypes repeats the sign of 4-bit integers
+            array = array & storage.type((1 << element.bits) - 1)
     if array.dtype.newbyteorder("=") != storage:
         raise ValueError(f"decode: codes of {element.name} are {storage}, not {array.dtype}; encode numbers first")
     flat: NDArray[Any] = plain(array.astype(storage, copy=False)).reshape(-1)
     if element.bits < 8 and flat.size and int(flat.max()) >> element.bits:
         raise ValueError(f"decode: {int(flat.max()):#04x} is no code of {element.name}, which has {1 << element.bits}")
+    if element.bits > 16 and (flat << np.uint32(element.bits)).any():
+        raise ValueError(f"decode: words of {element.name} have zeros below their {element.bits} highest bits")
     values = np.empty(flat.size, np.float32)
     with np.errstate(all="ignore"):
-        if element.bits == 16:
+        if element.bits > 8:
             decode_image(flat.view(np.uint8), element.format_id, values)
+        elif element.exponent_bits == 0:
+            decode_integers(flat, element.bits, values)
         elif element.has_sign:
             decode_elements(flat, element.format_id, values)
         else:
@@ -201,7 +216,8 @@ def quantize(
         How a block's scale follows from its largest magnitude, amax. MX: floor (default; OCP MX 1.0 section 6.3),
         ceil, even, rceil, trn3 (floor + 1). nvfp4: two_level (default; TransformerEngine), torchao. fp8_*: amax
         (default; elements are x * (448 / amax), the reciprocal of which is the scale), pow2 (that factor rounded down
-        to a power of two). int*: amax (amax / 127, or / 7).
+        to a power of two). int*: amax (default; amax / 127, or / 7), asymmetric (QuickReduce's: the number of largest
+        magnitude, a negative one if both signs have it, over -128, or -8, so that it becomes the most negative code).
     rounding, seed
         Of the elements, as in `encode`.
     saturate : bool
@@ -226,14 +242,15 @@ def quantize(
     ------
     ValueError
         For an unknown name, a wrong axis or seed, a float64 beyond float32, a NaN or infinity under nan="raise", square
-        blocks of a vector or of fp8_row.
+        blocks of a vector, of fp8_row or under asymmetric scales.
 
     Notes
     -----
     MX scales are powers of two, so elements are rounded once from the exact input, float64 included. The other
     formats are defined by float32 arithmetic; other inputs are rounded to float32 first.
 
-    Integers are two's complement without their most negative code (which decodes all the same), and have no -0.
+    Integers are two's complement without their most negative code (which decodes all the same, and which asymmetric
+    scales use), and have no -0.
     fp8_row scales each row as a whole: give it rows for scales a token, and a flat array for one scale a tensor.
     The scales of an all-zero tensor are NaN under torchao, as torchao 0.18 makes them.
     """
@@ -253,6 +270,8 @@ def quantize(
     axis = index_of_axis(axis)
     lead, length = split_shape(shape, axis)
     rows = rows_along(values, axis)
+    if square and scale_rule == "asymmetric":
+        raise ValueError(f"{block.name}: asymmetric scales are of blocks of one row; use square=False")
     matrix_rows, tile_rows = _square_blocks(block, shape, lead) if square else (1, 1)
     row_codes, row_scales = row_sizes(block, length)
     codes = np.empty((len(rows), row_codes), np.uint8)
@@ -284,17 +303,51 @@ def quantize(
     )
 
 
+def _encode(
+    values: NDArray[np.float32], element: ElementFormat, rounding: str, saturate: bool, random: NDArray[np.uint64]
+) -> NDArray[Any]:
+    codes: NDArray[Any] = np.empty(values.size, _storage(element))
+    number = element.format_id
+    with np.errstate(all="ignore"):
+        if element.exponent_bits == 0:
+            encode_integers(values, element.bits, ROUNDINGS[rounding], random, codes)
+        elif rounding != "nearest_even":
+            encode_rounded(values, number, saturate, ROUNDINGS[rounding], random, codes)
+            if element.bits > 16:
+                codes <<= np.uint32(32 - element.bits)
+        elif element.bits > 8:
+            encode_image(values, number, saturate, codes.view(np.uint8))
+        else:
+            encode_elements(values, number, saturate, codes)
+    return codes
+
+
 def _storage(element: ElementFormat) -> np.dtype[Any]:
     """How codes of a format lie in arrays."""
-    return np.dtype(np.uint16 if element.bits == 16 else np.uint8)
+    if element.bits <= 8:
+        return np.dtype(np.uint8)
+    return np.dtype(np.uint16 if element.bits == 16 else np.uint32)
+
+
+def _as_typed(codes: NDArray[Any], element: ElementFormat) -> NDArray[Any]:
+    """Codes as an array of the type of their format's name."""
+    if element.name in ("float16", "int8"):
+        return codes.view(element.name)
+    import ml_dtypes
+
+    dtype = np.dtype(getattr(ml_dtypes, element.name))
+    if element.exponent_bits == 0:
+        return decode(codes, element.name).astype(dtype)
+    return codes.view(dtype)
 
 
 def _random_bits(rounding: str, seed: int | None, count: int) -> NDArray[np.uint64]:
-    if rounding != "stochastic":
+    if rounding not in RANDOM_BITS:
         return np.empty(0, np.uint64)
     if seed is None:
-        raise ValueError("rounding='stochastic' needs a seed: the same seed gives the same codes")
-    return np.asarray(np.random.Philox(whole(seed, "seed")).random_raw(count), np.uint64)
+        raise ValueError(f"rounding={rounding!r} needs a seed: the same seed gives the same codes")
+    random = np.asarray(np.random.Philox(whole(seed, "seed")).random_raw(count), np.uint64)
+    return random & np.uint64(RANDOM_BITS[rounding])
 
 
 def _without_nan(values: NDArray[np.float32], nan: str, what: str, *, has_nan: bool) -> NDArray[np.float32]:
@@ -321,8 +374,8 @@ def _refuse_beyond_float32(x: ArrayLike, values: NDArray[np.float32]) -> None:
 
 
 def _encode_e8m0(values: NDArray[np.float32], rounding: str, saturate: bool, nan: str) -> NDArray[np.uint8]:
-    if rounding == "stochastic":
-        allowed = [name for name in ROUNDINGS if name != rounding]
+    if rounding in RANDOM_BITS:
+        allowed = [name for name in ROUNDINGS if name not in RANDOM_BITS]
         raise ValueError(f"encode: float8_e8m0fnu has no stochastic rounding; choose {', '.join(allowed)}")
     if nan == "zero":
         raise ValueError("encode: float8_e8m0fnu has no zero for a NaN; choose nan='propagate' or 'raise'")

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from collemu_kernels import format_ids as ids
+
 from collemu.arguments import flag, instance_of
 
-ACCUMULATE = ("float32",)
+ACCUMULATE = {"float32": ids.FLOAT32, "float16": ids.FLOAT16, "bfloat16": ids.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class Recipe:
     wire : str
         ``none`` (the dtype itself travels) or the name of an element or block format.
     accumulate : str
-        Type in which received values are added; ``float32``.
+        Type in which values are added: ``float32``, ``float16`` or ``bfloat16``. Both terms of every addition are
+        rounded to it, and their sum; what overflows float16 becomes infinity, which an element format on the wire
+        saturates.
     round_own : bool
         Whether algorithms that send the same term to everybody (one_shot) add their own term as the others see it.
     """
@@ -32,6 +36,7 @@ class Recipe:
     def __post_init__(self) -> None:
         instance_of(self.wire, str, "recipe: wire", "give the name of a format, or none")
         flag(self.round_own, "recipe: round_own")
+        instance_of(self.accumulate, str, "recipe: accumulate", "give the name of a type")
         if self.accumulate not in ACCUMULATE:
             raise ValueError(
                 f"recipe: accumulate={self.accumulate!r} is not an accumulate type; choose {', '.join(ACCUMULATE)}"

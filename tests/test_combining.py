@@ -1,5 +1,7 @@
 """combine: it is dequantise, reduce, quantise; and it refuses what is no pair of images."""
 
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -41,7 +43,7 @@ def numbers_of(wire, name, size):
         return Quantized.from_bytes(wire, name, size).dequantize()
     bits = ELEMENT_FORMATS[name].bits
     if bits >= 8:
-        return decode(np.frombuffer(wire, np.uint16 if bits == 16 else np.uint8), name)
+        return decode(np.frombuffer(wire, {8: np.uint8, 16: np.uint16}.get(bits, np.uint32)), name)
     whole = int.from_bytes(wire, "little")
     return decode(np.array([whole >> (bits * i) & ((1 << bits) - 1) for i in range(size)], np.uint8), name)
 
@@ -59,6 +61,52 @@ def test_combining_is_decoding_reducing_and_encoding(data, name, op, size, told)
     again = numbers_of(got, name, size)
     wanted = numbers_of(image(expected, name), name, size)
     assert np.array_equal(again, wanted, equal_nan=True)
+
+
+@given(st.data(), NAMES, st.sampled_from(["sum", "prod", "min"]), st.sampled_from(["float16", "bfloat16"]))
+def test_narrow_accumulate_types_are_numpys_and_ml_dtypes(data, name, op, accumulate):
+    size = data.draw(st.integers(0, 70))
+    wires = image(data.draw(numbers(size)), name), image(data.draw(numbers(size)), name)
+    kind = np.dtype(getattr(ml_dtypes, accumulate, accumulate))
+    with np.errstate(all="ignore"):
+        a, b = (numbers_of(wire, name, size).astype(kind) for wire in wires)
+        expected = OPERATORS[op](a, b).astype(np.float32)
+    got = numbers_of(combine(*wires, name, op=op, accumulate=accumulate, elements=size), name, size)
+    assert np.array_equal(got, numbers_of(image(expected, name), name, size), equal_nan=True)
+
+
+@given(st.data(), st.sampled_from(["sum", "prod"]), st.sampled_from(["bfloat16", "float16", "tfloat32"]))
+def test_float32_between_two_numbers_and_their_result_rounds_nothing_twice(data, op, name):
+    """24 bits are at least twice 11 and 2 more, so the result is the exact one, rounded once."""
+    size = data.draw(st.integers(1, 40))
+    values = [decode(encode(data.draw(numbers(size)) * np.float32(2.0**-80), name), name) for _ in range(2)]
+    got = numbers_of(combine(*(image(v, name) for v in values), name, op=op), name, size)
+    with np.errstate(all="ignore"):
+        a, b = (v.astype(np.float64) for v in values)
+        pairs = [(Fraction(x), Fraction(y)) for x, y in zip(a, b, strict=True)]
+    exact = [x * y if op == "prod" else x + y for x, y in pairs]
+    for result, whole in zip(got, exact, strict=True):
+        assert Fraction(float(result)) == nearest(whole, ELEMENT_FORMATS[name])
+
+
+def nearest(exact, element):
+    """By whole numbers of the last place, ties to even; what overflows is the largest."""
+    exponent = 1 - element.bias
+    while Fraction(2) ** (exponent + 1) <= abs(exact):
+        exponent += 1
+    step = Fraction(2) ** (exponent - element.mantissa_bits)
+    largest = Fraction(element.max)
+    return max(-largest, min(largest, round(exact / step) * step))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "mxfp8_e4m3", "nvfp4", "fp8_row", "int4_block32", "float6_e2m3fn"])
+def test_long_images_are_their_parts(name):
+    """More than one stretch, with a tail that divides nothing."""
+    random = np.random.default_rng(0)
+    size = 2 * 16384 + 1001
+    a, b = (image(random.standard_normal(size).astype(np.float32), name) for _ in range(2))
+    expected = numbers_of(a, name, size) + numbers_of(b, name, size)
+    assert combine(a, b, name, elements=size) == image(expected, name)
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn", "bfloat16"])
@@ -118,7 +166,7 @@ def test_any_buffer_is_an_image():
         (lambda: combine(b"12", b"12", "mxfp4", elements=-1), "elements=-1"),
         (lambda: combine(b"1", b"1", "mxfp5"), "no format 'mxfp5'"),
         (lambda: combine(b"1", b"1", "float8_e5m2", op="median"), "op='median' is not supported; choose sum"),
-        (lambda: combine(b"1", b"1", "float8_e5m2", accumulate="float16"), "accumulate='float16' is not supported"),
+        (lambda: combine(b"1", b"1", "float8_e5m2", accumulate="float64"), "accumulate='float64' is not supported"),
     ],
 )
 def test_refusals_are_one_line_that_helps(call, text):

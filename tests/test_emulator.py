@@ -24,6 +24,9 @@ OTHER_WIRES = (
     "float6_e2m3fn",
     "float6_e3m2fn",
     "float4_e2m1fn",
+    "tfloat32",
+    "int8",
+    "int4",
     "mxfp6_e2m3",
     "mxfp6_e3m2",
     "mxint8",
@@ -52,10 +55,11 @@ def check(system, collective, algorithm, ranks, count, wire, *, values="mixed", 
     schedule = build_schedule(collective, algorithm, ranks, root=root, **lanes)
     data = hard_numbers(seed, (ranks, input_elements(collective, ranks, count)), values)
     given = rounded(data, numpy_type(dtype), saturate=numpy_type(dtype).itemsize == 1)
-    recipe = ce.Recipe(wire=wire, round_own=how.pop("round_own", True))
+    recipe = ce.Recipe(wire, accumulate=how.pop("accumulate", "float32"), round_own=how.pop("round_own", True))
     op = how.get("op", "sum")
     result = ce.emulate(schedule, system, count=count, dtype=dtype, recipe=recipe, data=given, **how)
-    expected, sent = interpret(schedule, given, count, dtype=dtype, wire=wire, op=op, round_own=recipe.round_own)
+    numbers = {"round_own": recipe.round_own, "accumulate": recipe.accumulate}
+    expected, sent = interpret(schedule, given, count, dtype=dtype, wire=wire, op=op, **numbers)
     for rank in (root,) if collective == "reduce" else range(ranks):
         got = result.outputs[rank]
         assert got.dtype == given.dtype
@@ -66,6 +70,39 @@ def check(system, collective, algorithm, ranks, count, wire, *, values="mixed", 
     assert result.wire_bytes_per_rank.tolist() == sent
     assert result.wire_bytes == sum(sent)
     return result
+
+
+@pytest.mark.parametrize("accumulate", ["float16", "bfloat16"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "two_shot", "one_shot"])
+@pytest.mark.parametrize(
+    ("wire", "dtype"),
+    [("float8_e4m3fn", "float32"), ("mxfp8_e4m3", "bfloat16"), ("none", "float8_e5m2"), ("none", "float32")],
+)
+def test_narrow_accumulate_types(system, algorithm, wire, dtype, accumulate):
+    for op, ranks in (("sum", 5), ("avg", 3), ("max", 2)):
+        check(system, "all_reduce", algorithm, ranks, 100, wire, dtype=dtype, op=op, accumulate=accumulate)
+
+
+def test_accumulate_types_are_of_floats_of_at_most_32_bits(system):
+    schedule = build_schedule("all_reduce", "ring", 2)
+    for dtype in ("float64", "int32"):
+        with pytest.raises(ValueError, match=f"at most 32 bits; {dtype} is added in itself"):
+            ce.emulate(schedule, system, count=4, dtype=dtype, accumulate="float16")
+
+
+def test_half_adds_of_fp8_overflow_to_the_largest_number(system):
+    """As the classic rings of NCCL add FP8: in float16, rounded to FP8 on every hop."""
+    data = np.full((4, 5), 448, np.float32)
+    result = ce.emulate(
+        build_schedule("all_reduce", "ring", 4),
+        system,
+        count=5,
+        wire="float8_e4m3fn",
+        accumulate="float16",
+        data=data,
+    )
+    assert (result.outputs == 448).all()
+    assert result.header["accumulate"] == "float16"
 
 
 @every_algorithm

@@ -1,12 +1,18 @@
 """Bugs that others shipped, each with the right value. The id of a case names where it was reported."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from collemu.number_formats import BLOCK_FORMATS
+import collemu as ce
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.quantization import Quantized, decode, encode, quantize
+from collemu.schedule import algorithms, build_schedule
+from tests.oracles.numbers_reference import nvfp4
 
 MX = [name for name in BLOCK_FORMATS if name.startswith("mx")]
+FP8 = [name for name in ELEMENT_FORMATS if name.startswith("float8") and name != "float8_e8m0fnu"]
+SYSTEM = ce.load_system("trainium4_nvl72")
 
 
 def case(source, *values):
@@ -17,7 +23,7 @@ def case(source, *values):
     ("element_format", "inputs", "codes"),
     [
         case("triton#2583 #10846 #11753", "float8_e4m3fn", [1.0625001], [0x39]),
-        case("double rounding through bfloat16", "float8_e4m3fn", [-1.4367204], [0xBB]),
+        case("double rounding through bfloat16", "float8_e4m3fn", np.uint32([0xBFB7E674]).view("f4"), [0xBB]),
         case("triton#5925 #6102", "float8_e5m2", [9.0], [0x48]),
         case("cutile-rs#250", "float8_e4m3fn", [0.1, 0.3, 1.9], [0x1D, 0x2A, 0x3F]),
         case("tt-metal#51971", "float4_e2m1fn", [0.25000006, 0.25], [1, 0]),
@@ -37,6 +43,7 @@ def case(source, *values):
             [0x3C, 0x3E, 0x01, 0x01, 0x80, 0x7B],
         ),
         case("QPyTorch#24 #48, Float8s.jl#12 #22", "float8_e5m2", [2.0**-15, 3 * 2.0**-16, -3.0], [2, 3, 0xC2]),
+        case("pychop#3 #4, apytypes#110", "float8_e3m4", [3.0, -3.0, 2.0**-6, 3 * 2.0**-7], [0x48, 0xC8, 1, 2]),
     ],
 )
 def test_encoding(element_format, inputs, codes):
@@ -72,12 +79,59 @@ def test_decoding(element_format, codes, values):
     assert (np.signbit(got) == np.signbit(expected))[number].all()
 
 
+@pytest.mark.parametrize("name", ELEMENT_FORMATS)
+def test_tt_metal_51971_tvm_20315_every_code_decodes_and_encodes_back(name):
+    bits = ELEMENT_FORMATS[name].bits
+    if name == "tfloat32":
+        codes = np.arange(1 << 19, dtype=np.uint32) << np.uint32(13)
+        expected = codes.view(np.float32)
+    else:
+        codes = np.arange(1 << bits, dtype=np.uint16 if bits == 16 else np.uint8)
+        expected = codes.view(np.dtype(getattr(ml_dtypes, name, name))).astype(np.float32)
+    values = decode(codes, name)
+    number = ~np.isnan(expected)
+    assert (np.isnan(values) == ~number).all()
+    assert (values.view(np.uint32) == expected.view(np.uint32))[number].all()
+    assert (encode(values[number], name, saturate=False) == codes[number]).all()
+
+
+@pytest.mark.parametrize("name", FP8)
+def test_brevitas_1027_only_fnuz_formats_have_their_nan_at_minus_zero(name):
+    fnuz = name.endswith("fnuz")
+    assert ELEMENT_FORMATS[name].has_negative_zero == (not fnuz)
+    assert np.isnan(decode(np.uint8(0x80), name)) == fnuz
+    assert encode(np.float32(-0.0), name) == (0 if fnuz else 0x80)
+
+
 @pytest.mark.parametrize(
     ("rounding", "codes"), [("nearest_even", [0, 0, 0, 1]), ("up", [0, 1, 1, 1]), ("down", [0, 0, 0, 0])]
 )
 def test_onnxruntime_28435_e8m0_of_subnormal_float32(rounding, codes):
     bits = np.array([0x00400000, 0x00400001, 0x00500000, 0x007FFFFF], np.uint32)
     assert encode(bits.view(np.float32), "float8_e8m0fnu", rounding=rounding).tolist() == codes
+
+
+@pytest.mark.parametrize("name", MX)
+def test_directed_roundings_of_what_float32_products_lose(name):
+    """An element 200 binades below its block's largest is no zero: up and down give the smallest number."""
+    x = np.zeros(32, np.float32)
+    x[:3] = 2.0**100, 2.0**-100, -(2.0**-100)
+    least = BLOCK_FORMATS[name].element.min_subnormal
+    scale = float(decode(quantize(x, name).scales, "float8_e8m0fnu")[0])
+    for rounding, expected in (("up", [least, 0]), ("down", [0, -least]), ("toward_zero", [0, 0])):
+        got = quantize(x, name, rounding=rounding).dequantize()
+        assert (got[1:3] / scale).tolist() == expected, rounding
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1e-40, 1e-40), (1e-42, 0.0)])
+def test_tiny_tensors_as_torchao_scales_them(value, expected):
+    """The reciprocal of the tensor scale is infinite; it is zero itself for the second."""
+    x = np.full(16, value, np.float32)
+    x[3] = 0
+    q = quantize(x, "nvfp4", scale_mode="torchao")
+    assert decode(q.scales, "float8_e4m3fn").tolist() == [448]
+    assert q.element_codes().tolist() == [7, 7, 7, 0, *[7] * 12]
+    assert q.dequantize()[0] == pytest.approx(expected, rel=0.02)
 
 
 def test_microxcaling_4_saturation_under_floor():
@@ -159,6 +213,8 @@ def test_microxcaling_keeps_no_minus_zero_and_flushes():
     assert quantize(lone, "mxfp8_e4m3").dequantize()[0] == np.float32(2.0**-136)
     lone[0] = 2.0**-140
     assert quantize(lone, "mxfp8_e4m3").dequantize()[0] == 0
+    lone[0] = np.inf
+    assert quantize(lone, "mxfp8_e4m3").scales.tolist() == [0xFF]
 
 
 @pytest.mark.parametrize("exponent", range(-126, 128))
@@ -199,3 +255,240 @@ def test_vllm_49092_55534_burn_4491_5278_fbgemm_2919_mlx_4370_views(name, view):
     assert (quantize(seen, name, axis=0).dequantize() == quantize(seen.T, name).dequantize().T).all()
     assert (encode(seen, "float8_e4m3fn") == encode(plain, "float8_e4m3fn")).all()
     assert x.tobytes() == before.tobytes()
+
+
+# Stochastic rounding, scales, and the arithmetic of NVFP4.
+
+
+def assert_stochastic(got, low, high, x):
+    """Both neighbours occur, nothing else does, and the mean is within five deviations of the number."""
+    assert set(np.unique(got).tolist()) == {low, high}
+    share = (x - low) / (high - low)
+    deviation = (high - low) * np.sqrt(share * (1 - share) / got.size)
+    assert abs(got.mean(dtype=np.float64) - x) <= 5 * deviation
+
+
+@pytest.mark.parametrize("x", [1.03, -2.9, 0.013])
+@pytest.mark.parametrize("name", [name for name in ELEMENT_FORMATS if name != "float8_e8m0fnu"])
+def test_te_3281_stochastic_codes_are_unbiased(name, x):
+    """TransformerEngine#3281: all zeros where an instruction was missing."""
+    values = np.full(20_000, x, np.float32)
+    got = decode(encode(values, name, rounding="stochastic", seed=11), name)
+    low, high = (float(decode(encode(values[0], name, rounding=rounding), name)) for rounding in ("down", "up"))
+    assert_stochastic(got, low, high, float(values[0]))
+
+
+@pytest.mark.parametrize("x", [1.03, -0.7])
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_te_3281_stochastic_blocks_are_unbiased(name, x):
+    """Unbiased about what the elements of the block are rounded from."""
+    rows = np.full((200, 128), x, np.float32)
+    rows[:, ::16] = 6  # sets the scale of every block
+    low, high = (quantize(rows, name, rounding=rounding).dequantize()[0, 1] for rounding in ("down", "up"))
+    got = quantize(rows, name, rounding="stochastic", seed=12).dequantize()
+    assert_stochastic(np.delete(got, np.s_[::16], axis=1), float(low), float(high), float(rows[0, 1]))
+
+
+@pytest.mark.parametrize("values", ["normal", "wide", "ties", "bfloat16"])
+@pytest.mark.parametrize("length", [16, 1024, 1040, 77])
+def test_te_2615_nvfp4_is_the_reference_to_the_last_bit(values, length):
+    """TransformerEngine#2615: a tuned kernel, off by a few codes."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(length).astype(np.float32)
+    if values == "wide":
+        x = np.ldexp(x, rng.integers(-30, 30, length))
+    elif values == "ties":
+        x = rng.choice(np.float32([0.25, -0.75, 1.25, 1.75, 2.5, -3.5, 5, 6]), length)
+    elif values == "bfloat16":
+        x = decode(encode(x, "bfloat16"), "bfloat16")
+    codes, scales, tensor_scale = nvfp4(x)
+    got = quantize(x, "nvfp4")
+    assert got.element_codes().tolist() == codes
+    assert got.scales.tolist() == scales
+    assert got.tensor_scale == tensor_scale
+
+
+def scale_values(quantised):
+    scale = BLOCK_FORMATS[quantised.format].scale
+    return quantised.scales if scale.bits == 32 else decode(quantised.scales, scale.name)
+
+
+EVERY_MODE = [(name, mode) for name, block in BLOCK_FORMATS.items() for mode in block.scale_modes]
+
+
+@pytest.mark.parametrize(("name", "mode"), EVERY_MODE)
+def test_vllm_omni_5263_scales_of_numbers_are_positive_and_finite(name, mode):
+    """NVFP4 rounds the scales of blocks far below the largest to +0, and is not made for tensors of subnormals."""
+    largest = float(np.finfo(np.float32).max)
+    subnormal = () if BLOCK_FORMATS[name].has_tensor_scale else (1e-40, 2.0**-149)
+    for size in (largest, 2.0**127, 1e30, 448, 1, 1e-30, 2.0**-126, *subnormal):
+        rows = np.zeros((5, 128), np.float32)
+        rows[0] = size
+        rows[1, ::7] = -size
+        rows[2] = np.linspace(-size / 2, size / 2, 128)
+        rows[3, 5] = size * 2.0**-40
+        quantised = quantize(rows, name, scale_mode=mode)
+        scales = scale_values(quantised)
+        assert np.isfinite(scales).all()
+        assert mode == "asymmetric" or not np.signbit(scales).any()
+        scales = np.abs(scales)
+        assert (scales[:3] > 0).all() and ((scales > 0).all() or mode == "two_level")
+        if BLOCK_FORMATS[name].has_tensor_scale:
+            assert 0 < quantised.tensor_scale < np.inf
+
+
+@pytest.mark.parametrize(("name", "mode"), [pair for pair in EVERY_MODE if pair[1] != "torchao"])
+def test_vllm_53346_58032_compressed_tensors_595_one_scale_of_nothing(name, mode):
+    """A zero group has the least power of two (E8M0), 1 (float32), or +0 under a tensor scale of 1 (NVFP4)."""
+    expected = {"float8_e8m0fnu": 2.0**-127, "float32": 1.0, "float8_e4m3fn": 0.0}[BLOCK_FORMATS[name].scale.name]
+    alone = quantize(np.zeros(1, np.float32), name, scale_mode=mode)
+    whole = quantize(np.zeros((3, 130), np.float32), name, scale_mode=mode)
+    assert (scale_values(alone) == expected).all() and (scale_values(whole) == expected).all()
+    assert alone.tensor_scale == whole.tensor_scale == (1 if name == "nvfp4" else None)
+    rows = np.zeros((3, 130), np.float32)
+    rows[1] = 5
+    among = quantize(rows, name, scale_mode=mode)
+    assert (scale_values(among)[[0, 2]] == expected).all()
+    minus = quantize(-rows, name, scale_mode=mode)
+    assert (np.abs(scale_values(minus)) == np.abs(scale_values(among))).all()
+    image = quantize(np.zeros(130, np.float32), name).to_bytes()
+    assert ce.combine(image, image, name) == image
+
+
+def test_modular_6600_the_tensor_scale_is_a_multiplier():
+    """Some store its reciprocal under the same name."""
+    x = np.random.default_rng(6).standard_normal((4, 64)).astype(np.float32) * np.float32(1e-3)
+    quantised = quantize(x, "nvfp4")
+    assert quantised.tensor_scale == pytest.approx(np.abs(x).max() / (448 * 6), rel=1e-6)
+    elements = decode(quantised.element_codes(), "float4_e2m1fn")
+    block_scales = np.repeat(decode(quantised.scales, "float8_e4m3fn"), 16, axis=1)
+    assert (quantised.dequantize() == elements * block_scales * quantised.tensor_scale).all()
+    assert np.abs(quantised.dequantize() - x).max() <= np.abs(x).max() / 6 * 1.1
+
+
+# Collectives of narrow numbers.
+
+
+def run(collective, algorithm, data, count, **how):
+    schedule = build_schedule(collective, algorithm, len(data))
+    return ce.emulate(schedule, SYSTEM, count=count, data=data, **how)
+
+
+@pytest.mark.parametrize("offset", range(4))
+@pytest.mark.parametrize("name", FP8)
+def test_rocm_systems_9478_combined_ones_make_twos_wherever_they_lie(name, offset):
+    """1 + 1 was the largest number where a scalar tail added it."""
+    one, two = encode(np.float32([1, 2]), name)
+    for size in (*range(18), 31, 32, 33, 63, 65, 129):
+        for place in {0, size // 2, size - 1} if size else ():
+            codes = np.zeros(offset + size, np.uint8)
+            codes[offset + place] = one
+            image = memoryview(codes)[offset:]
+            expected = np.zeros(size, np.uint8)
+            expected[place] = two
+            assert ce.combine(image, image, name) == expected.tobytes()
+        ones = np.full(offset + size, one, np.uint8)[offset:]
+        assert ce.combine(ones, ones, name) == bytes([two]) * size
+
+
+@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
+@pytest.mark.parametrize("name", FP8)
+def test_rocm_systems_9478_emulated_ones_make_twos_wherever_they_lie(name, algorithm):
+    one, two = encode(np.float32([1, 2]), name).tolist()
+    for count in (1, 2, 7, 15, 16, 17, 33):
+        storage = np.zeros((2, count + 3), np.uint8)
+        data = storage[:, 3:]  # rows begin at odd addresses
+        data[:] = one
+        assert (run("all_reduce", algorithm, data, count, dtype=name).outputs == two).all()
+        wide = run("all_reduce", algorithm, np.ones((2, count), np.float32), count, wire=name)
+        assert (wide.outputs == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "exact", "rounded"),
+    [
+        ("float8_e4m3fn", 16, 23, 24),
+        ("float8_e4m3", 16, 23, 24),
+        ("float8_e4m3fnuz", 16, 23, 24),
+        ("float8_e5m2", 8, 15, 16),
+        ("float8_e5m2fnuz", 8, 15, 16),
+        ("float8_e3m4", 8, 9.75, 10),
+    ],
+)
+def test_rocm_systems_9902_float8_sums_are_rounded_once(name, first, exact, rounded):
+    """Seven addends of half a step: every single addition would be rounded back to the first term."""
+    data = np.ones((8, 19), np.float32)
+    data[0] = first
+    data[1:] = (exact - first) / 7
+    stuck = np.float32(first)
+    for term in data[1:, 0]:
+        stuck = decode(encode(stuck + term, name), name)
+    assert stuck == first
+    for algorithm, dtype, expected in (
+        ("one_shot", "float32", exact),
+        ("one_shot", name, rounded),
+        ("two_shot", "float32", rounded),
+        ("two_shot", name, rounded),
+    ):
+        result = run("all_reduce", algorithm, data, 19, wire=name, dtype=dtype)
+        assert (np.asarray(result.outputs, np.float32) == expected).all(), (algorithm, dtype)
+
+
+@pytest.mark.parametrize("wire", [None, "own", "bfloat16", "mxfp8_e4m3", "mxfp8_e5m2"])
+@pytest.mark.parametrize("name", FP8)
+def test_rocm_systems_10374_a_float8_average_divides_by_the_number_of_ranks(name, wire):
+    """One format's 1/N was read as another's: twice too much, or half."""
+    wire = name if wire == "own" else wire
+    for ranks in (2, 4, 8):
+        data = np.full((ranks, 5), 2, np.float32)
+        for algorithm in algorithms("all_reduce"):
+            result = run("all_reduce", algorithm, data, 5, op="avg", dtype=name, wire=wire)
+            assert (result.outputs == 2).all(), (ranks, algorithm)
+    one, two, three = (encode(np.full(9, value, np.float32), name).tobytes() for value in (1, 2, 3))
+    assert ce.combine(one, three, name, op="avg") == two
+
+
+def test_rocm_systems_10374_an_average_over_three_is_a_third_in_float32():
+    data = np.random.default_rng(7).standard_normal((3, 40)).astype(np.float32)
+    expected = ((data[0] + data[1]) + data[2]) / np.float32(3)
+    assert (run("all_reduce", "two_shot", data, 40, op="avg").outputs == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [(collective, name) for collective in ("all_gather", "alltoall") for name in algorithms(collective)],
+)
+@pytest.mark.parametrize("wire", BLOCK_FORMATS)
+def test_vllm_54683_sglang_31529_every_part_comes_with_its_senders_scales(collective, algorithm, wire):
+    """Ranks thirty binades apart; the bytes on the wire are codes and scales of each part, and no more."""
+    ranks, count = 4, 37
+    parts = 1 if collective == "all_gather" else ranks
+    data = np.random.default_rng(8).standard_normal((ranks, parts * count)).astype(np.float32)
+    data = np.ldexp(data, 30 * np.arange(-2, 2)[:, None]).astype(np.float32)
+    result = run(collective, algorithm, data, count, wire=wire)
+    images = [[quantize(part, wire) for part in row.reshape(parts, count)] for row in data]
+    for rank, row in enumerate(result.outputs.reshape(ranks, ranks, count)):
+        for source, part in enumerate(row):
+            own = parts > 1 and source == rank
+            expected = data[rank].reshape(parts, count)[rank] if own else images[source][rank % parts].dequantize()
+            assert (part == expected).all()
+            sent = data[source].reshape(parts, count)[rank % parts]
+            assert np.abs(part - sent).max() <= np.abs(sent).max() / 4
+    image = images[0][0]
+    each = len(image.to_bytes())
+    assert each == image.codes.nbytes + image.scales.nbytes + 4 * (wire == "nvfp4")
+    assert result.wire_bytes == ranks * (ranks - 1) * each
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize("wire", ["int4_block32", "int8_block32"])
+def test_deepspeed_4386_5056_counts_that_twice_the_ranks_do_not_divide(collective, wire):
+    for algorithm in algorithms(collective):
+        for ranks, count in ((2, 1), (2, 33), (3, 7), (3, 101), (5, 1), (5, 33), (5, 64)):
+            parts = ranks if collective == "reduce_scatter" else 1
+            signs = np.random.default_rng(count).choice(np.float32([-1, 1]), parts * count)
+            data = np.tile(signs, (ranks, 1))
+            outputs = run(collective, algorithm, data, count, wire=wire, op="avg").outputs
+            assert outputs.shape == (ranks, count)
+            expected = data if parts == 1 else signs.reshape(ranks, count)
+            np.testing.assert_allclose(outputs, expected, rtol=1e-6)

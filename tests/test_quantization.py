@@ -132,6 +132,38 @@ def test_inputs_of_every_dtype_are_their_numbers(dtype):
         assert quantize(x, name).to_bytes() == quantize(plain, name).to_bytes()
 
 
+@pytest.mark.parametrize(("name", "top"), [("int8_block32", 127), ("int4_block32", 7)])
+def test_asymmetric_scales_give_the_largest_number_the_most_negative_code(name, top):
+    """QuickReduce's rule with float32 scales: scale = m * (-1 / 2**(bits - 1)), code = rint(x * (1 / scale))."""
+    random = np.random.default_rng(3)
+    x = (random.standard_normal((50, 70)) * np.exp2(random.integers(-30, 30, (50, 1)))).astype(np.float32)
+    x[0, :3] = [-4, 4, 1]  # of two that are largest the negative one counts
+    x[1] = 0
+    q = quantize(x, name, scale_mode="asymmetric")
+    integers = decode(q.element_codes(), name[:4])
+    for row, scales, codes in zip(x, q.scales, integers, strict=True):
+        for block, first in enumerate(range(0, 70, 32)):
+            part = row[first : first + 32]
+            low, high = part.min(), part.max()
+            largest = high if abs(high) > abs(low) else low
+            scale = largest * np.float32(-1 / (top + 1)) if largest else np.float32(1)
+            assert scales[block] == scale
+            assert (codes[first : first + 32] == np.clip(np.rint(part * (1 / scale)), -top - 1, top)).all()
+            assert not largest or codes[first : first + 32].min() == -top - 1
+    assert (q.dequantize() == integers * np.repeat(q.scales, 32, axis=1)[:, :70]).all()
+    assert (Quantized.from_bytes(q.to_bytes(), name, x.shape).dequantize() == q.dequantize()).all()
+    with pytest.raises(ValueError, match="use square=False"):
+        quantize(x, name, scale_mode="asymmetric", square=True)
+    stochastic = [
+        quantize(x, name, scale_mode="asymmetric", rounding="stochastic", seed=s).to_bytes() for s in (1, 1, 2)
+    ]
+    assert stochastic[0] == stochastic[1] != stochastic[2]
+    x[2, 40] = np.nan
+    poisoned = quantize(x, name, scale_mode="asymmetric").dequantize()
+    assert np.isnan(poisoned[2, 32:64]).all()
+    assert not np.isnan(poisoned[2, :32]).any()
+
+
 def test_float64_is_rounded_once():
     """Just beside a tie, nearer than float32 can say."""
     tie = 1.0625  # between 1.0 and 1.125 in float8_e4m3fn

@@ -80,7 +80,7 @@ def as_matrix(x: Quantized | ArrayLike, element_format: str | None, default: str
         return x
     array = np.asarray(x)
     of_array = ELEMENT_FORMATS.get(array.dtype.name)
-    narrow = of_array is not None and of_array.bits <= 8 and of_array.has_sign
+    narrow = of_array is not None and of_array.bits <= 8 and of_array.has_sign and of_array.exponent_bits > 0
     stated = element_format
     if narrow and of_array is not None:
         if element_format not in (None, of_array.name):

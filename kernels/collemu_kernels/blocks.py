@@ -5,10 +5,13 @@ its scale, the scale's factor spread over the block, then one pass over the tile
 vectorises; a loop over blocks with a loop inside would not be.
 """
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from collemu_kernels._jit import jit
+from collemu_kernels._jit import jit, jit_lean
 from collemu_kernels.elements import (
     EXPONENT,
     MAGNITUDE,
@@ -19,11 +22,13 @@ from collemu_kernels.elements import (
     encode_rounded,
 )
 from collemu_kernels.format_ids import (
+    ASYMMETRIC,
     BITS,
     BLOCK_ELEMENT,
     BLOCK_PARAMETERS,
     BLOCK_SCALE,
     BLOCK_SIZE,
+    E8M0_SCALE,
     ELEMENT_PARAMETERS,
     FIRST_BLOCK_FORMAT,
     FIRST_INTEGER_ELEMENT,
@@ -31,11 +36,13 @@ from collemu_kernels.format_ids import (
     TORCHAO,
     TWO_LEVEL_SCALE,
 )
+from collemu_kernels.integers import encode_integer_run
 from collemu_kernels.packing import code_bytes, pack, unpack
-from collemu_kernels.scales import decode_scales, encode_scales, scale_width, two_level_tensor_scale
+from collemu_kernels.scales import asymmetric_scales, decode_scales, encode_scales, scale_width, two_level_tensor_scale
 
 TILE = 1024
 SPREAD = 32
+SMALLEST_FLOAT = np.float32(2.0**-149)
 
 
 @jit
@@ -102,92 +109,163 @@ def finite_max(amax):
     return largest
 
 
+class Work(NamedTuple):
+    """Arrays to work on a tile in."""
+
+    halves: NDArray[np.uint32]
+    amax: NDArray[np.uint32]
+    factors: NDArray[np.float32]
+    spread_factors: NDArray[np.float32]
+    unpacked: NDArray[np.uint8]
+    wide: NDArray[np.uint16]
+    no_amax: NDArray[np.uint32]  # empty: magnitudes that nobody knows yet
+    no_random: NDArray[np.uint64]
+
+
 @jit
-def encode_row(values, format_id, scale_mode, rounding, saturate, random, tensor_amax, shared_amax, codes, scales):
-    """Codes and scale bytes of one row of float32 ``values``.
+def tile_work():
+    """Work arrays for tiles one after another."""
+    return Work(
+        np.empty(TILE, np.uint32),
+        np.empty(TILE, np.uint32),
+        np.empty(TILE, np.float32),
+        np.empty(TILE + SPREAD, np.float32),
+        np.empty(TILE, np.uint8),
+        np.empty(TILE, np.uint16),
+        np.empty(0, np.uint32),
+        np.empty(0, np.uint64),
+    )
+
+
+@jit_lean
+def encode_tile(tile, format_id, scale_mode, rounding, saturate, random, tensor_amax, known_amax, codes, scales, work):
+    """Codes and scale bytes of at most `TILE` float32 values, from the start of a block on.
 
     ``tensor_amax``: bits of the largest magnitude of the whole tensor, for formats with a tensor scale.
-    ``shared_amax``: bits of the blocks' largest magnitudes if they are known, or of rows that share the scales; else
-    empty.
+    ``known_amax``: bits of the blocks' largest magnitudes, or of rows that share the scales, if they are known.
     The codes of a block that holds a NaN or an infinity are zero; its scale is NaN.
     """
     element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
     block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
     kind = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE]
     bits = ELEMENT_PARAMETERS[element, BITS]
-    width = scale_width(kind)
+    size = tile.size
+    blocks = (size + block - 1) // block
+    asymmetric = scale_mode == ASYMMETRIC
+    torchao = kind == TWO_LEVEL_SCALE and scale_mode == TORCHAO
+    straight = rounding == NEAREST_EVEN and not asymmetric and not torchao  # product and code in one pass
     # TransformerEngine encodes -0 as +0 in NVFP4
-    zero = np.float32(0.0) if kind == TWO_LEVEL_SCALE and scale_mode != TORCHAO else np.float32(-0.0)
-    if block > TILE and shared_amax.size == 0:
-        shared_amax = np.zeros(1, np.uint32)
-        gather_amax(values, block, shared_amax)
-    work = np.empty(TILE, np.uint32)
-    amax = np.empty(TILE, np.uint32)
-    factors = np.empty(TILE, np.float32)
-    spread_factors = np.empty(TILE + SPREAD, np.float32)
-    unpacked = np.empty(TILE, np.uint8)
-    for start in range(0, values.size, TILE):
-        tile = values[start : start + TILE]
-        size = tile.size
-        first = start // block
-        blocks = (size + block - 1) // block
-        if shared_amax.size > 0:
-            amax[:blocks] = shared_amax[first : first + blocks]
-        else:
-            block_amax(tile, block, work, amax)
-        tile_scales = scales[first * width : (first + blocks) * width]
-        encode_scales(amax[:blocks], format_id, scale_mode, tensor_amax, tile_scales, factors[:blocks])
-        runs = rounding == NEAREST_EVEN and block == RUN and size % RUN == 0
-        if not runs:
-            spread(factors[:blocks], block, spread_factors)
-        tile_codes = unpacked[:size] if bits < 8 else codes[start : start + size]
-        if rounding == NEAREST_EVEN:
-            tile_factors = factors if runs else spread_factors
-            encode_products(tile, tile_factors, runs, zero, element, saturate, tile_codes)
-        else:
-            scaled = work.view(np.float32)
-            for i in range(size):
-                scaled[i] = np.float32(np.float32(tile[i] * spread_factors[i]) + zero)
-            encode_rounded(scaled[:size], element, saturate, rounding, random[start : start + size], tile_codes)
-        if element >= FIRST_INTEGER_ELEMENT:
-            complement(tile_codes, element)
+    zero = np.float32(0.0) if kind == TWO_LEVEL_SCALE and not torchao else np.float32(-0.0)
+    amax = work.amax[:blocks]
+    factors = work.factors[:blocks]
+    if known_amax.size > 0:
         for i in range(blocks):
-            if amax[i] >= EXPONENT:
-                tile_codes[i * block : min((i + 1) * block, size)] = 0
-        if bits < 8:
-            pack(tile_codes, bits, codes[code_bytes(start, element) : code_bytes(start + size, element)])
+            amax[i] = known_amax[i]
+    else:
+        block_amax(tile, block, work.halves, amax)
+    if asymmetric:
+        asymmetric_scales(tile, amax, block, element, scales, factors)
+    else:
+        encode_scales(amax, format_id, scale_mode, tensor_amax, scales, factors)
+    runs = straight and block == RUN and size % RUN == 0
+    if not runs:
+        spread(factors, block, work.spread_factors)
+    bytewise = work.unpacked[:size] if bits < 8 else codes
+    if straight:
+        tile_factors = factors if runs else work.spread_factors
+        encode_products(tile, tile_factors, runs, zero, element, saturate, bytewise)
+    else:
+        scaled = work.halves.view(np.float32)[:size]
+        for i in range(size):
+            product = np.float32(np.float32(tile[i] * work.spread_factors[i]) + zero)
+            if product == np.float32(0) and tile[i] != np.float32(0) and kind == E8M0_SCALE:
+                product = math.copysign(SMALLEST_FLOAT, tile[i])  # exact scales: it is not zero, only below float32
+            elif math.isnan(product):  # zero times the infinite factor of a tiny tensor; or no matter
+                product = np.float32(0)
+            scaled[i] = product
+        if asymmetric:
+            encode_integer_run(scaled, bits, rounding, random, bytewise, work.wide)
+        else:
+            encode_rounded(scaled, element, saturate, rounding, random, bytewise)
+    if element >= FIRST_INTEGER_ELEMENT and not asymmetric:
+        complement(bytewise, element)
+    largest = np.uint32(0)
+    for i in range(blocks):
+        largest = max(largest, amax[i])
+    for i in range(blocks if largest >= EXPONENT else 0):
+        if amax[i] >= EXPONENT:
+            bytewise[i * block : min((i + 1) * block, size)] = 0
+    if bits < 8:
+        pack(bytewise, bits, codes)
 
 
-@jit
-def decode_row(codes, scales, tensor_scale, format_id, values):
-    """float32 ``values`` of one row: the product of code and scale, times the tensor scale."""
+@jit_lean
+def decode_tile(codes, scales, tensor_scale, format_id, tile, work):
+    """At most `TILE` float32 values: the product of code and scale, times the tensor scale."""
     element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
     block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
     kind = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE]
     bits = ELEMENT_PARAMETERS[element, BITS]
-    width = scale_width(kind)
-    factors = np.empty(TILE, np.float32)
-    spread_factors = np.empty(TILE + SPREAD, np.float32)
-    unpacked = np.empty(TILE, np.uint8)
+    size = tile.size
+    factors = work.factors[: (size + block - 1) // block]
+    decode_scales(scales, kind, factors)
+    runs = block == RUN and size % RUN == 0
+    if not runs:
+        spread(factors, block, work.spread_factors)
+    tile_factors = factors if runs else work.spread_factors
+    if bits < 8:
+        unpack(codes, bits, work.unpacked[:size])
+        decode_products(work.unpacked[:size], tile_factors, runs, element, tile)
+    else:
+        decode_products(codes, tile_factors, runs, element, tile)
+    if kind == TWO_LEVEL_SCALE:
+        for i in range(size):
+            tile[i] = np.float32(tile[i] * tensor_scale)
+
+
+@jit
+def encode_row(values, format_id, scale_mode, rounding, saturate, random, tensor_amax, known_amax, codes, scales):
+    """`encode_tile` for a row of any length; ``known_amax`` may be empty."""
+    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
+    block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
+    width = scale_width(BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE])
+    if block > TILE and known_amax.size == 0:
+        known_amax = np.zeros(1, np.uint32)
+        gather_amax(values, block, known_amax)
+    work = tile_work()
     for start in range(0, values.size, TILE):
-        tile = values[start : start + TILE]
-        size = tile.size
+        stop = min(start + TILE, values.size)
         first = start // block
-        blocks = (size + block - 1) // block
-        decode_scales(scales[first * width : (first + blocks) * width], kind, factors[:blocks])
-        runs = block == RUN and size % RUN == 0
-        if not runs:
-            spread(factors[:blocks], block, spread_factors)
-        tile_factors = factors if runs else spread_factors
-        if bits < 8:
-            packed = codes[code_bytes(start, element) : code_bytes(start + size, element)]
-            unpack(packed, bits, unpacked[:size])
-            decode_products(unpacked[:size], tile_factors, runs, element, tile)
-        else:
-            decode_products(codes[start : start + size], tile_factors, runs, element, tile)
-        if kind == TWO_LEVEL_SCALE:
-            for i in range(size):
-                tile[i] = np.float32(tile[i] * tensor_scale)
+        last = (stop + block - 1) // block
+        encode_tile(
+            values[start:stop],
+            format_id,
+            scale_mode,
+            rounding,
+            saturate,
+            random[start:stop],
+            tensor_amax,
+            known_amax[first:last],
+            codes[code_bytes(start, element) : code_bytes(stop, element)],
+            scales[first * width : last * width],
+            work,
+        )
+
+
+@jit
+def decode_row(codes, scales, tensor_scale, format_id, values):
+    """`decode_tile` for a row of any length."""
+    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
+    block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
+    width = scale_width(BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE])
+    work = tile_work()
+    for start in range(0, values.size, TILE):
+        stop = min(start + TILE, values.size)
+        first = start // block
+        last = (stop + block - 1) // block
+        tile_codes = codes[code_bytes(start, element) : code_bytes(stop, element)]
+        tile_scales = scales[first * width : last * width]
+        decode_tile(tile_codes, tile_scales, tensor_scale, format_id, values[start:stop], work)
 
 
 @jit

@@ -1,42 +1,126 @@
-"""Reduce two arrays of values, or two stretches of memory, element by element."""
+"""Reduce two arrays of values, two stretches of memory, or two wire images, element by element."""
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collemu_kernels._jit import jit
-from collemu_kernels.format_ids import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8
-from collemu_kernels.images import decode_image, encode_image
-from collemu_kernels.kinds import MAX, MIN, PROD
+from collemu_kernels._jit import jit, jit_lean
+from collemu_kernels.blocks import TILE, decode_tile, encode_tile, tile_work
+from collemu_kernels.elements import (
+    EXPONENT,
+    MAGNITUDE,
+    QUIET_NAN,
+    SIGN,
+    decoder,
+    encoder,
+    finite_float,
+    nearest_even,
+    shorten,
+)
+from collemu_kernels.format_ids import (
+    BLOCK_PARAMETERS,
+    BLOCK_SCALE,
+    BLOCK_SIZE,
+    FIRST_BLOCK_FORMAT,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    NEAREST_EVEN,
+    TWO_LEVEL_SCALE,
+    UINT8,
+    WIRE_RULE,
+)
+from collemu_kernels.images import block_parts, decode_image, encode_image, image_bytes
+from collemu_kernels.kinds import AVG, MAX, MIN, PROD
+
+
+@jit
+def lesser(a, b):
+    """The smaller of two floats; NaN if one is, -0 before +0: it does not depend on their order."""
+    return a if a < b or math.isnan(a) or (a == b and math.copysign(1.0, a) < 0.0) else b
+
+
+@jit
+def greater(a, b):
+    """The larger of two floats; NaN if one is, +0 before -0."""
+    return a if a > b or math.isnan(a) or (a == b and math.copysign(1.0, a) > 0.0) else b
 
 
 @jit
 def reduce_floats(
     target: NDArray[np.floating], first: NDArray[np.floating], second: NDArray[np.floating], operator: int
 ) -> None:
-    """target = first (operator) second for floats of one type; any of the arrays may be the same.
-
-    Minimum and maximum propagate NaN and order -0 below +0, so that they do not depend on the order of ranks.
-    """
+    """target = first (operator) second for floats of one type; any of the arrays may be the same."""
     if operator == PROD:
         for i in range(len(target)):
             target[i] = first[i] * second[i]
     elif operator == MIN:
         for i in range(len(target)):
-            a = first[i]
-            b = second[i]
-            keep = a < b or math.isnan(a) or (a == b and math.copysign(1.0, a) < 0.0)
-            target[i] = a if keep else b
+            target[i] = lesser(first[i], second[i])
     elif operator == MAX:
         for i in range(len(target)):
-            a = first[i]
-            b = second[i]
-            keep = a > b or math.isnan(a) or (a == b and math.copysign(1.0, a) > 0.0)
-            target[i] = a if keep else b
+            target[i] = greater(first[i], second[i])
+    elif target.ctypes.data == first.ctypes.data:  # LLVM makes no vector code of arrays that turn out to overlap
+        for i in range(len(target)):
+            target[i] = target[i] + second[i]
     else:
         for i in range(len(target)):
             target[i] = first[i] + second[i]
+
+
+@jit
+def as_float16(value):
+    """A float32 rounded to float16; overflow to infinity."""
+    dropped, least, limit, sign_shift, sign_bit = encoder(FLOAT16, False)
+    bits = np.float32(value).view(np.uint32)
+    code = nearest_even(value, dropped, least, limit, sign_shift, sign_bit)
+    code_shift, back, rebias, least_normal = decoder(FLOAT16)
+    rounded = np.float32(finite_float(code, code_shift, back, rebias, least_normal))
+    infinite = np.uint32(np.uint32(bits & SIGN) | EXPONENT)
+    rounded_bits = infinite if abs(rounded) >= np.float32(65536) else rounded.view(np.uint32)
+    rounded_bits = QUIET_NAN if np.uint32(bits & MAGNITUDE) > EXPONENT else rounded_bits
+    return np.uint32(rounded_bits).view(np.float32)
+
+
+@jit
+def as_bfloat16(value):
+    """A float32 rounded to bfloat16; overflow to infinity."""
+    return np.uint32(shorten(value, np.uint32(16), EXPONENT)).view(np.float32)
+
+
+@jit
+def accumulate_floats(
+    target: NDArray[np.float32],
+    first: NDArray[np.float32],
+    second: NDArray[np.float32],
+    operator: int,
+    accumulate: int,
+) -> None:
+    """`reduce_floats` in an accumulate type: both terms are rounded to it, and the result.
+
+    One operation on float32 numbers that are float16 or bfloat16, rounded to that, is the operation of the narrow type:
+    24 bits are at least twice 11, and 2 more.
+    """
+    if accumulate == FLOAT32:
+        reduce_floats(target, first, second, operator)
+        return
+    half = accumulate == FLOAT16
+    for i in range(target.size):
+        a = as_float16(first[i]) if half else as_bfloat16(first[i])
+        b = as_float16(second[i]) if half else as_bfloat16(second[i])
+        if operator == PROD:
+            result = np.float32(a * b)
+        elif operator == MIN:
+            result = lesser(a, b)
+        elif operator == MAX:
+            result = greater(a, b)
+        else:
+            result = np.float32(a + b)
+        target[i] = as_float16(result) if half else as_bfloat16(result)
 
 
 @jit
@@ -53,14 +137,16 @@ def reduce_integers(target, first, second, operator):
 
 
 @jit
-def reduce_memory(target, first, second, dtype, operator, values, addend):
+def reduce_memory(target, first, second, dtype, operator, accumulate, values, addend):
     """target = first (operator) second on raw bytes of one dtype; returns an image status.
 
     Types below 32 bits are decoded to float32, reduced there, and rounded to the dtype; 8-bit floats saturate, float16
     and bfloat16 overflow to infinity. ``values`` and ``addend`` are float32 work space for as many elements.
     """
     if dtype == FLOAT32:
-        reduce_floats(target.view(np.float32), first.view(np.float32), second.view(np.float32), operator)
+        accumulate_floats(
+            target.view(np.float32), first.view(np.float32), second.view(np.float32), operator, accumulate
+        )
     elif dtype == FLOAT64:
         reduce_floats(target.view(np.float64), first.view(np.float64), second.view(np.float64), operator)
     elif dtype == INT8:
@@ -75,7 +161,94 @@ def reduce_memory(target, first, second, dtype, operator, values, addend):
         elements = len(values)
         status = decode_image(first, dtype, values)
         status |= decode_image(second, dtype, addend)
-        reduce_floats(values, values, addend, operator)
+        accumulate_floats(values, values, addend, operator, accumulate)
         saturate = len(target) == elements
         return status | encode_image(values, dtype, saturate, target)
     return 0
+
+
+@jit
+def halve(values):
+    """Half of every float32."""
+    for i in range(values.size):
+        values[i] = np.float32(values[i] * np.float32(0.5))
+
+
+@jit
+def combine_values(values, addend, operator, accumulate):
+    """values = values (operator) addend; an average halves before the sum where that could overflow."""
+    halve_first = operator == AVG and accumulate != FLOAT32
+    if halve_first:
+        halve(values)
+        halve(addend)
+    accumulate_floats(values, values, addend, operator, accumulate)
+    if operator == AVG and not halve_first:
+        halve(values)
+
+
+@jit
+def reduce_images(
+    first: NDArray[np.uint8],
+    second: NDArray[np.uint8],
+    n: int,
+    format_id: int,
+    operator: int,
+    accumulate: int,
+    target: NDArray[np.uint8],
+) -> None:
+    """Image of first (operator) second, two images of n elements; ``target`` may be either of them.
+
+    Tile by tile, so that no number leaves the first-level cache; in one piece where all elements share a scale.
+    """
+    if n == 0:
+        return
+    blocks = format_id >= FIRST_BLOCK_FORMAT
+    whole = False  # whether all elements share a scale
+    if blocks:
+        two_level = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE
+        whole = two_level or BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE] > TILE
+    if blocks and not whole:
+        reduce_tiles(
+            first, second, n, format_id, operator, accumulate, target, tile_work(), np.empty((2, TILE), np.float32)
+        )
+        return
+    stretch = n if whole else TILE
+    values = np.empty(stretch, np.float32)
+    addend = np.empty(stretch, np.float32)
+    for start in range(0, n, stretch):
+        stop = min(start + stretch, n)
+        a = values[: stop - start]
+        b = addend[: stop - start]
+        begin = image_bytes(start, format_id)
+        end = image_bytes(stop, format_id)
+        decode_image(first[begin:end], format_id, a)
+        decode_image(second[begin:end], format_id, b)
+        combine_values(a, b, operator, accumulate)
+        encode_image(a, format_id, True, target[begin:end])
+
+
+@jit_lean
+def reduce_tiles(first, second, n, format_id, operator, accumulate, target, work, values):
+    """`reduce_images` of a format whose tiles know nothing of each other."""
+    one = np.float32(1)
+    for start in range(0, n, TILE):
+        stop = min(start + TILE, n)
+        a = values[0, : stop - start]
+        b = values[1, : stop - start]
+        codes, codes_end, scales, scales_end = block_parts(n, start, stop, format_id)
+        decode_tile(first[codes:codes_end], first[scales:scales_end], one, format_id, a, work)
+        decode_tile(second[codes:codes_end], second[scales:scales_end], one, format_id, b, work)
+        combine_values(a, b, operator, accumulate)
+        encode_tile(
+            a,
+            format_id,
+            WIRE_RULE,
+            NEAREST_EVEN,
+            True,
+            work.no_random,
+            np.uint32(0),
+            work.no_amax,
+            target[codes:codes_end],
+            target[scales:scales_end],
+            work,
+        )

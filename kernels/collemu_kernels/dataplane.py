@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
-from collemu_kernels.combine import reduce_floats, reduce_memory
+from collemu_kernels.combine import accumulate_floats, reduce_memory
 from collemu_kernels.images import copy_bytes, decode_image, encode_image, image_bytes
 from collemu_kernels.kinds import (
     COPY,
@@ -39,6 +39,7 @@ class DataPlane(NamedTuple):
     wire: int  # format id of what travels
     item_bytes: int
     operator: int
+    accumulate: int  # format id of what values are added in
     kind: NDArray[np.uint8]  # [operation]
     publish: NDArray[np.uint8]  # [operation]
     piece_first: NDArray[np.int64]  # [operation + 1] its pieces: one a chunk
@@ -91,7 +92,8 @@ def move_raw(data, operation, piece, received, sent):
         return 0
     if kind == REDUCE:
         here = memory[target : target + size]
-        return reduce_memory(here, here, memory[source : source + size], data.dtype, data.operator, values, addend)
+        other = memory[source : source + size]
+        return reduce_memory(here, here, other, data.dtype, data.operator, data.accumulate, values, addend)
     if kind == SEND:
         slot = data.slot[sent] + image
         copy_bytes(memory[source : source + size], data.wire_bytes[slot : slot + size])
@@ -111,7 +113,8 @@ def move_raw(data, operation, piece, received, sent):
         result = data.wire_bytes[slot : slot + size]
     else:
         result = memory[target : target + size]
-    status = reduce_memory(result, memory[own : own + size], arrived, data.dtype, data.operator, values, addend)
+    mine = memory[own : own + size]
+    status = reduce_memory(result, mine, arrived, data.dtype, data.operator, data.accumulate, values, addend)
     if kind == RECV_REDUCE_COPY_SEND:
         slot = data.slot[sent] + image
         copy_bytes(result, data.wire_bytes[slot : slot + size])
@@ -165,7 +168,8 @@ def move_quantised(data, operation, piece, received, sent):
         return status
     if kind == REDUCE:
         here = memory[target : target + 4 * elements].view(np.float32)
-        reduce_floats(values, here, memory[source : source + 4 * elements].view(np.float32), data.operator)
+        other = memory[source : source + 4 * elements].view(np.float32)
+        accumulate_floats(values, here, other, data.operator, data.accumulate)
         return store(data, publish, values, target, target_cell, size)
     if kind == SEND:
         slot = data.slot[sent] + data.piece_image[piece]
@@ -189,7 +193,8 @@ def move_quantised(data, operation, piece, received, sent):
     own = target if kind == RECV_REDUCE else source
     addend = data.addend[:elements]
     status = decode_image(arrived, data.wire, addend)
-    reduce_floats(values, memory[own : own + 4 * elements].view(np.float32), addend, data.operator)
+    mine = memory[own : own + 4 * elements].view(np.float32)
+    accumulate_floats(values, mine, addend, data.operator, data.accumulate)
     if kind in (RECV_REDUCE, RECV_REDUCE_COPY, RECV_REDUCE_COPY_SEND):
         status |= store(data, publish, values, target, target_cell, size)
     if kind in (RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND):

@@ -165,17 +165,36 @@ def encode_products(values, factors, runs, zero, format_id, saturate, codes):
 
 
 @jit
+def shorten(value, dropped, limit):
+    """Bits of a float32 rounded to nearest even at ``dropped`` bits above the last, the magnitude at most ``limit``.
+
+    For formats with float32's own exponent: an integer is rounded, and a carry runs into the exponent. NaN is quiet.
+    """
+    bits = np.float32(value).view(np.uint32)
+    magnitude = np.uint32(bits & MAGNITUDE)
+    limited = magnitude if magnitude < limit else limit
+    odd = np.uint32(np.uint32(limited >> dropped) & np.uint32(1))
+    half_less = np.uint32(np.uint32(np.uint32(1) << np.uint32(dropped - np.uint32(1))) - np.uint32(1))
+    rounded = np.uint32(limited + np.uint32(half_less + odd))
+    rounded = np.uint32(np.uint32(rounded >> dropped) << dropped)
+    rounded = QUIET_NAN if magnitude > EXPONENT else rounded
+    return np.uint32(rounded | np.uint32(bits & SIGN))
+
+
+@jit
 def encode_bfloat16(values, saturate, codes):
-    """Codes of float32 ``values`` in bfloat16, whose exponent is float32's own: round the integer."""
-    bits = values.view(np.uint32)
+    """Codes of float32 ``values`` in bfloat16."""
     limit = np.uint32(0x7F7F0000) if saturate else EXPONENT
-    for i in range(bits.size):
-        magnitude = np.uint32(bits[i] & MAGNITUDE)
-        limited = magnitude if magnitude < limit else limit
-        odd = np.uint32(np.uint32(limited >> np.uint32(16)) & np.uint32(1))
-        code = np.uint32(np.uint32(limited + np.uint32(np.uint32(0x7FFF) + odd)) >> np.uint32(16))
-        code = np.uint32(0x7FC0) if magnitude > EXPONENT else code
-        codes[i] = np.uint32(code | np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(0x8000)))
+    for i in range(values.size):
+        codes[i] = np.uint32(shorten(values[i], np.uint32(16), limit)) >> np.uint32(16)
+
+
+@jit
+def encode_tfloat32(values, saturate, words):
+    """Words of float32 ``values`` in tfloat32: float32 with 10 bits of mantissa, the 13 below zero."""
+    limit = np.uint32(0x7F7FE000) if saturate else EXPONENT
+    for i in range(values.size):
+        words[i] = shorten(values[i], np.uint32(13), limit)
 
 
 @jit
@@ -185,9 +204,9 @@ def encode_rounded(
     saturate: bool,
     rounding: int,
     random: NDArray[np.uint64],
-    codes: NDArray[np.uint8] | NDArray[np.uint16],
+    codes: NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32],
 ) -> None:
-    """Codes of float32 ``values`` under any rounding.
+    """Codes of float32 ``values`` under any rounding; those of tfloat32 are of 19 bits.
 
     ``random`` holds 64 random bits a value when the rounding is stochastic: the value moves away from zero
     with the probability of the dropped fraction, to 2**-62.

@@ -18,6 +18,7 @@ INT64 = 5
 # Element formats.
 BFLOAT16 = 10
 FLOAT16 = 11
+TFLOAT32 = 12
 FLOAT8_E4M3FN = 20
 FLOAT8_E5M2 = 21
 FLOAT8_E4M3FNUZ = 22
@@ -30,11 +31,15 @@ FLOAT6_E2M3FN = 30
 FLOAT6_E3M2FN = 31
 FLOAT4_E2M1FN = 40
 
-# Elements of block formats alone: integers, which need a scale.
+# Integers. The first three are elements of block formats alone, and symmetric: they leave the most negative code out.
 FIRST_INTEGER_ELEMENT = 50
 SIXTY_FOURTHS = 50  # 8 bits, in steps of 2**-6 (MXINT8)
-INTEGER8 = 51
-INTEGER4 = 52
+SYMMETRIC8 = 51
+SYMMETRIC4 = 52
+FIRST_FULL_INTEGER = 53
+FULL_INT8 = 53
+FULL_INT4 = 54
+WIDE_INTEGER = 55  # what any rounding gives before it is limited to a full integer
 
 # Block formats.
 FIRST_BLOCK_FORMAT = 64
@@ -66,6 +71,7 @@ ELEMENT_PARAMETERS = np.zeros((FIRST_BLOCK_FORMAT, 7), np.int64)
 #                                         bits  m  bias  max     infinity nan     no -0
 ELEMENT_PARAMETERS[BFLOAT16] = (16, 7, 127, 0x7F7F, 0x7F80, 0x7FC0, 0)
 ELEMENT_PARAMETERS[FLOAT16] = (16, 10, 15, 0x7BFF, 0x7C00, 0x7E00, 0)
+ELEMENT_PARAMETERS[TFLOAT32] = (19, 10, 127, 0x3FBFF, 0x3FC00, 0x3FE00, 0)  # held in the upper bits of 32
 ELEMENT_PARAMETERS[FLOAT8_E4M3FN] = (8, 3, 7, 0x7E, 0x7E, 0x7F, 0)
 ELEMENT_PARAMETERS[FLOAT8_E5M2] = (8, 2, 15, 0x7B, 0x7C, 0x7E, 0)
 ELEMENT_PARAMETERS[FLOAT8_E4M3FNUZ] = (8, 3, 8, 0x7F, 0x7F, 0x80, 1)
@@ -79,8 +85,11 @@ ELEMENT_PARAMETERS[FLOAT4_E2M1FN] = (4, 1, 1, 0x7, 0x7, NO_NAN, 0)
 # A float whose exponent has one bit is an integer with a sign: subnormal and normal numbers have one step. Integers are
 # rounded as such, and their codes made two's complement after it.
 ELEMENT_PARAMETERS[SIXTY_FOURTHS] = (8, 6, 1, 0x7F, 0x7F, NO_NAN, 0)
-ELEMENT_PARAMETERS[INTEGER8] = (8, 6, -5, 0x7F, 0x7F, NO_NAN, 0)
-ELEMENT_PARAMETERS[INTEGER4] = (4, 2, -1, 0x7, 0x7, NO_NAN, 0)
+ELEMENT_PARAMETERS[SYMMETRIC8] = (8, 6, -5, 0x7F, 0x7F, NO_NAN, 0)
+ELEMENT_PARAMETERS[SYMMETRIC4] = (4, 2, -1, 0x7, 0x7, NO_NAN, 0)
+ELEMENT_PARAMETERS[FULL_INT8] = ELEMENT_PARAMETERS[SYMMETRIC8]
+ELEMENT_PARAMETERS[FULL_INT4] = ELEMENT_PARAMETERS[SYMMETRIC4]
+ELEMENT_PARAMETERS[WIDE_INTEGER] = (16, 8, -7, 0xFF, 0xFF, NO_NAN, 0)
 
 # Columns of BLOCK_PARAMETERS.
 BLOCK_ELEMENT = 0  # id of the element format
@@ -105,8 +114,8 @@ BLOCK_PARAMETERS = np.array(
         (SIXTY_FOURTHS, 32, E8M0_SCALE),
         (FLOAT8_E4M3FN, 128, FLOAT32_SCALE),
         (FLOAT8_E4M3FN, WHOLE_ROW, FLOAT32_SCALE),
-        (INTEGER8, 32, FLOAT32_SCALE),
-        (INTEGER4, 32, FLOAT32_SCALE),
+        (SYMMETRIC8, 32, FLOAT32_SCALE),
+        (SYMMETRIC4, 32, FLOAT32_SCALE),
     ],
     np.int64,
 )
@@ -130,6 +139,7 @@ TWO_LEVEL = 0
 TORCHAO = 1
 AMAX = 0
 POW2 = 1
+ASYMMETRIC = 5  # integers: the signed number of largest magnitude becomes the most negative code
 
 # Status of a kernel.
 OK = 0

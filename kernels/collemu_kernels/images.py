@@ -18,6 +18,7 @@ from collemu_kernels.elements import (
     encode_e8m0,
     encode_elements,
     encode_elements_as,
+    encode_tfloat32,
     holds_nan,
 )
 from collemu_kernels.format_ids import (
@@ -29,19 +30,23 @@ from collemu_kernels.format_ids import (
     BLOCK_SIZE,
     ELEMENT_PARAMETERS,
     FIRST_BLOCK_FORMAT,
+    FIRST_FULL_INTEGER,
     FIRST_INTEGER_ELEMENT,
     FLOAT8_E8M0FNU,
     FLOAT16,
     FLOAT32,
+    FULL_INT4,
     NAN_CODE,
     NAN_HAS_NO_CODE,
     NEAREST_EVEN,
     NO_NAN,
     OK,
+    TFLOAT32,
     TWO_LEVEL_SCALE,
     UNKNOWN_FORMAT,
     WIRE_RULE,
 )
+from collemu_kernels.integers import decode_integers, encode_integers
 from collemu_kernels.packing import code_bytes, copy_bytes, pack, unpack
 from collemu_kernels.scales import scale_width, two_level_tensor_scale
 
@@ -76,7 +81,9 @@ def is_known(format_id):
         return format_id < FIRST_BLOCK_FORMAT + BLOCK_PARAMETERS.shape[0]
     if format_id in (FLOAT32, FLOAT8_E8M0FNU):
         return True
-    return 0 < format_id < FIRST_INTEGER_ELEMENT and ELEMENT_PARAMETERS[format_id, BITS] > 0
+    if format_id >= FIRST_INTEGER_ELEMENT:
+        return FIRST_FULL_INTEGER <= format_id <= FULL_INT4
+    return format_id > 0 and ELEMENT_PARAMETERS[format_id, BITS] > 0
 
 
 @jit
@@ -99,6 +106,10 @@ def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, im
         encode_e8m0(values, saturate, NEAREST_EVEN, image)
     elif ELEMENT_PARAMETERS[format_id, BITS] == 16:
         encode_wide(values, format_id, saturate, image)
+    elif format_id == TFLOAT32:
+        words = np.empty(n, np.uint32)
+        encode_tfloat32(values, saturate, words)
+        copy_bytes(words.view(np.uint8), image)
     elif ELEMENT_PARAMETERS[format_id, NAN_CODE] == NO_NAN and holds_nan(values):
         return NAN_HAS_NO_CODE
     else:
@@ -108,7 +119,10 @@ def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, im
             tile = values[start : start + TILE]
             packed = image[code_bytes(start, format_id) : code_bytes(start + tile.size, format_id)]
             codes = unpacked[: tile.size] if bits < 8 else packed
-            encode_elements(tile, format_id, saturate, codes)
+            if format_id >= FIRST_INTEGER_ELEMENT:
+                encode_integers(tile, bits, NEAREST_EVEN, np.empty(0, np.uint64), codes)
+            else:
+                encode_elements(tile, format_id, saturate, codes)
             if bits < 8:
                 pack(codes, bits, packed)
     return OK
@@ -128,13 +142,23 @@ def encode_wide(values, format_id, saturate, image):
 
 
 @jit
+def block_parts(n, first, last, format_id):
+    """Where codes and scales of the elements from ``first``, where a block starts, to ``last`` lie in an image of n."""
+    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
+    scales = code_bytes(n, element)
+    return (
+        code_bytes(first, element),
+        code_bytes(last, element),
+        scales + scale_bytes(first, format_id),
+        scales + scale_bytes(last, format_id),
+    )
+
+
+@jit
 def encode_block_image(values, format_id, image):
     """Image of a block format: codes, scales, and the tensor scale if the format has one."""
     n = values.size
-    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
     block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
-    codes_end = code_bytes(n, element)
-    scales_end = codes_end + scale_bytes(n, format_id)
     tensor_amax = np.uint32(0)
     amax = np.empty(0, np.uint32)
     if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE:
@@ -143,11 +167,21 @@ def encode_block_image(values, format_id, image):
         tensor_amax = finite_max(amax)
         tensor_scale = np.empty(1, np.float32)
         tensor_scale[0] = two_level_tensor_scale(tensor_amax, WIRE_RULE)
-        copy_bytes(tensor_scale.view(np.uint8), image[scales_end:])
+        copy_bytes(tensor_scale.view(np.uint8), image[image.size - 4 :])
     no_random = np.empty(0, np.uint64)
-    codes = image[:codes_end]
-    scales = image[codes_end:scales_end]
-    encode_row(values, format_id, WIRE_RULE, NEAREST_EVEN, True, no_random, tensor_amax, amax, codes, scales)
+    _, codes_end, scales, scales_end = block_parts(n, 0, n, format_id)
+    encode_row(
+        values,
+        format_id,
+        WIRE_RULE,
+        NEAREST_EVEN,
+        True,
+        no_random,
+        tensor_amax,
+        amax,
+        image[:codes_end],
+        image[scales:scales_end],
+    )
 
 
 @jit
@@ -161,7 +195,7 @@ def decode_image(image: NDArray[np.uint8], format_id: int, values: NDArray[np.fl
     n = values.size
     if n == 0:
         return OK
-    if format_id == FLOAT32:
+    if format_id in (FLOAT32, TFLOAT32):
         copy_bytes(image, values.view(np.uint8))
     elif format_id >= FIRST_BLOCK_FORMAT:
         decode_block_image(image, format_id, values)
@@ -185,7 +219,10 @@ def decode_image(image: NDArray[np.uint8], format_id: int, values: NDArray[np.fl
             codes = unpacked[: tile.size] if bits < 8 else packed
             if bits < 8:
                 unpack(packed, bits, codes)
-            decode_elements(codes, format_id, tile)
+            if format_id >= FIRST_INTEGER_ELEMENT:
+                decode_integers(codes, bits, tile)
+            else:
+                decode_elements(codes, format_id, tile)
     return OK
 
 
@@ -193,9 +230,8 @@ def decode_image(image: NDArray[np.uint8], format_id: int, values: NDArray[np.fl
 def decode_block_image(image, format_id, values):
     """Values of the image of a block format."""
     n = values.size
-    codes_end = code_bytes(n, BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT])
-    scales_end = codes_end + scale_bytes(n, format_id)
     tensor_scale = np.ones(1, np.float32)
     if BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE:
-        copy_bytes(image[scales_end:], tensor_scale.view(np.uint8))
-    decode_row(image[:codes_end], image[codes_end:scales_end], tensor_scale[0], format_id, values)
+        copy_bytes(image[image.size - 4 :], tensor_scale.view(np.uint8))
+    _, codes_end, scales, scales_end = block_parts(n, 0, n, format_id)
+    decode_row(image[:codes_end], image[scales:scales_end], tensor_scale[0], format_id, values)

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
-from collemu_kernels.format_ids import BITS, ELEMENT_PARAMETERS, FLOAT8_E8M0FNU
+from collemu_kernels.format_ids import BITS, ELEMENT_PARAMETERS, FLOAT8_E8M0FNU, TFLOAT32
 
 
 @jit
 def code_bytes(n: int, element: int) -> np.int64:
     """Bytes of the codes of n elements in a row."""
+    if element == TFLOAT32:
+        return np.int64(4 * n)
     bits = np.int64(8) if element == FLOAT8_E8M0FNU else ELEMENT_PARAMETERS[element, BITS]
     return np.int64((n * bits + 7) // 8)
 

@@ -11,6 +11,7 @@ from collemu_kernels.elements import (
     EXPONENT,
     ONE_EXPONENT,
     QUIET_NAN,
+    SIGN,
     decoder,
     e8m0_bits,
     encoder,
@@ -20,6 +21,7 @@ from collemu_kernels.elements import (
 )
 from collemu_kernels.format_ids import (
     BIAS,
+    BITS,
     BLOCK_ELEMENT,
     BLOCK_PARAMETERS,
     BLOCK_SCALE,
@@ -30,6 +32,7 @@ from collemu_kernels.format_ids import (
     FIRST_INTEGER_ELEMENT,
     FLOAT8_E4M3FN,
     FLOAT32_SCALE,
+    FLOOR,
     MANTISSA_BITS,
     MAX_CODE,
     POW2,
@@ -88,8 +91,26 @@ def mx_scale(amax, format_id, scale_mode):
 
 
 @jit
+def floor_scales(amax, format_id, scales, factors):
+    """`mx_scales` under ``floor``, without a branch: on the wire every block passes here."""
+    largest_exponent = np.int32(ELEMENT_PARAMETERS[format_id, MAX_CODE] >> ELEMENT_PARAMETERS[format_id, MANTISSA_BITS])
+    taken_off = np.int32(largest_exponent - np.int32(ELEMENT_PARAMETERS[format_id, BIAS]))
+    for i in range(factors.size):
+        code = np.int32(np.int32(np.uint32(amax[i]) >> np.uint32(23)) - taken_off)
+        code = code if code > np.int32(0) else np.int32(0)
+        reciprocal = np.uint32(np.uint32(np.int32(254) - code) << np.uint32(23))
+        reciprocal = np.uint32(0x00400000) if code == np.int32(254) else reciprocal
+        nan = np.uint32(amax[i]) >= EXPONENT
+        scales[i] = np.int32(NAN_E8M0) if nan else code
+        factors[i] = np.uint32(np.uint32(0) if nan else reciprocal).view(np.float32)
+
+
+@jit
 def mx_scales(amax, format_id, scale_mode, scales, factors):
     """E8M0 scales of blocks and their reciprocals (powers of two, exact); the factor of a NaN is 0."""
+    if scale_mode == FLOOR:
+        floor_scales(amax, format_id, scales, factors)
+        return
     for i in range(scales.size):
         scale = mx_scale(amax[i], format_id, scale_mode)
         scales[i] = scale
@@ -150,10 +171,13 @@ def nvfp4_scales(amax, tensor_scales, scales, factors):
 
 @jit
 def torchao_scales(amax, tensor_scale, scales, factors):
-    """NVFP4 scales and factors as torchao 0.18 makes them, whose all-zero tensors have scales of NaN."""
+    """NVFP4 scales and factors as torchao 0.18 makes them: zeros under a tensor scale of zero have scales of NaN.
+
+    The factor of a tiny tensor is infinite, and its elements are the largest there are.
+    """
     dropped, least, limit, sign_shift, sign_bit = encoder(FLOAT8_E4M3FN, True)
     for i in range(scales.size):
-        if amax[i] >= EXPONENT or tensor_scale == np.float32(0):
+        if amax[i] >= EXPONENT or (amax[i] == np.uint32(0) and tensor_scale == np.float32(0)):
             scales[i] = NAN_E4M3 if amax[i] >= EXPONENT else 0xFF
             factors[i] = np.float32(0)
             continue
@@ -161,8 +185,7 @@ def torchao_scales(amax, tensor_scale, scales, factors):
         wanted = min(max(wanted, LEAST_NORMAL_E4M3), LARGEST_E4M3)
         code = np.int64(nearest_even(wanted, dropped, least, limit, sign_shift, sign_bit))
         scales[i] = code
-        factor = np.float32(np.float32(np.float32(1) / tensor_scale) / e4m3_value(code))
-        factors[i] = min(factor, LARGEST_FLOAT)
+        factors[i] = np.float32(np.float32(np.float32(1) / tensor_scale) / e4m3_value(code))
 
 
 @jit
@@ -174,8 +197,16 @@ def two_level_tensor_scale(amax, scale_mode):
 
 
 @jit
+def put_float(value, index, memory):
+    """Write a float32 to its place in bytes, little-endian, at any alignment."""
+    bits = np.float32(value).view(np.uint32)
+    for k in range(4):
+        memory[4 * index + k] = np.uint32(np.uint32(bits >> np.uint32(8 * k)) & np.uint32(255))
+
+
+@jit
 def float32_scales(amax, element, scale_mode, scales, factors):
-    """Float32 scales of blocks.
+    """Bytes of the float32 scales of blocks, and their factors.
 
     Floating-point elements follow TransformerEngine: encoded with largest / amax (1 for zeros, at most the largest
     float32; under ``pow2`` rounded down to a power of two), whose reciprocal is stored. Integers store amax / largest,
@@ -184,21 +215,49 @@ def float32_scales(amax, element, scale_mode, scales, factors):
     largest = np.uint32(float_bits(ELEMENT_PARAMETERS[element, MAX_CODE], element)).view(np.float32)
     for i in range(factors.size):
         magnitude = np.uint32(amax[i]).view(np.float32)
+        scale = np.float32(1)
+        factor = np.float32(1)
         if amax[i] >= EXPONENT:
-            scales[i] = np.uint32(QUIET_NAN).view(np.float32)
-            factors[i] = np.float32(0)
+            scale = np.uint32(QUIET_NAN).view(np.float32)
+            factor = np.float32(0)
         elif amax[i] == np.uint32(0):
-            scales[i] = np.float32(1)
-            factors[i] = np.float32(1)
+            pass
         elif element >= FIRST_INTEGER_ELEMENT:
-            scales[i] = max(np.float32(magnitude / largest), SMALLEST_NORMAL)
-            factors[i] = np.float32(np.float32(1) / scales[i])
+            scale = max(np.float32(magnitude / largest), SMALLEST_NORMAL)
+            factor = np.float32(np.float32(1) / scale)
         else:
             factor = min(np.float32(largest / magnitude), LARGEST_FLOAT)
             if scale_mode == POW2:
                 factor = np.uint32(np.float32(factor).view(np.uint32) & EXPONENT).view(np.float32)
-            scales[i] = np.float32(np.float32(1) / factor)
-            factors[i] = factor
+            scale = np.float32(np.float32(1) / factor)
+        factors[i] = factor
+        put_float(scale, i, scales)
+
+
+@jit
+def asymmetric_scales(values, amax, block, element, scales, factors):
+    """Bytes of float32 scales, with a sign, of blocks of integers, as QuickReduce chooses them.
+
+    The number of largest magnitude, a negative one if both signs have it, becomes the most negative code: its scale is
+    that number / -2**(bits - 1), and at least the smallest normal float32 in magnitude.
+    """
+    share = np.float32(np.float32(1) / np.float32(1 << (ELEMENT_PARAMETERS[element, BITS] - 1)))
+    bits = values.view(np.uint32)
+    for i in range(factors.size):
+        scale = np.float32(1)
+        factor = np.float32(1)
+        if amax[i] >= EXPONENT:
+            scale = np.uint32(QUIET_NAN).view(np.float32)
+            factor = np.float32(0)
+        elif amax[i] > np.uint32(0):
+            scale = max(np.float32(np.uint32(amax[i]).view(np.float32) * share), SMALLEST_NORMAL)
+            negative = False
+            for k in range(i * block, min((i + 1) * block, values.size)):
+                negative = negative or bits[k] == np.uint32(amax[i] | SIGN)
+            scale = scale if negative else np.float32(-scale)
+            factor = np.float32(np.float32(1) / scale)
+        factors[i] = factor
+        put_float(scale, i, scales)
 
 
 @jit
@@ -207,9 +266,7 @@ def encode_scales(amax, format_id, scale_mode, tensor_amax, scales, factors):
     element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
     kind = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE]
     if kind == FLOAT32_SCALE:
-        floats = np.empty(factors.size, np.float32)
-        float32_scales(amax, element, scale_mode, floats, factors)
-        copy_bytes(floats.view(np.uint8), scales)
+        float32_scales(amax, element, scale_mode, scales, factors)
     elif kind != TWO_LEVEL_SCALE:
         mx_scales(amax, element, scale_mode, scales, factors)
     elif scale_mode == TORCHAO:

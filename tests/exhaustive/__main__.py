@@ -20,7 +20,12 @@ CASTS = [name for name, element in ELEMENT_FORMATS.items() if element.bits <= 8]
 
 
 def wrong_codes(name: str, values: np.ndarray) -> np.ndarray:
-    """Which of the numbers have a code that ml_dtypes does not give them, saturating or not."""
+    """Which of the numbers have a code that ml_dtypes, or NumPy for integers, does not give them, saturating or not."""
+    if ELEMENT_FORMATS[name].exponent_bits == 0:
+        values = values[~np.isnan(values)]
+        largest = ELEMENT_FORMATS[name].max
+        expected = np.clip(np.rint(values), -largest - 1, largest).astype(np.int8).view(np.uint8)
+        return values[encode(values, name) != expected & np.uint8((1 << ELEMENT_FORMATS[name].bits) - 1)]
     element, dtype = ELEMENT_FORMATS[name], np.dtype(getattr(ml_dtypes, name))
     values = values[~np.isnan(values)] if not element.has_nan else values
     if not element.has_sign:

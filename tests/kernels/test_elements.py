@@ -9,10 +9,12 @@ from collemu_kernels import format_ids as ids
 from collemu.number_formats import ELEMENT_FORMATS
 from collemu.quantization import ROUNDINGS, decode, encode
 from tests.oracles.numbers_reference import REFERENCES, encode_all
+from tests.oracles.quantised_interpreter import tfloat32
 
 NARROW = list(REFERENCES)
 ML_DTYPES = {name: np.dtype(getattr(ml_dtypes, name)) for name in NARROW}
 ALL_BF16 = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+DETERMINISTIC = [name for name in ROUNDINGS if not name.startswith("stochastic")]
 ALL_F16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
@@ -66,7 +68,7 @@ def test_16_bit_formats_round_as_numpy_and_ml_dtypes(name):
 
 
 @pytest.mark.parametrize("saturate", [True, False])
-@pytest.mark.parametrize("rounding", [name for name in ROUNDINGS if name != "stochastic"])
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("name", NARROW)
 def test_roundings_against_exact_fractions(name, rounding, saturate):
     """Every code, every midpoint of neighbours, one float32 to each side of both, and what overflows."""
@@ -123,6 +125,102 @@ def test_e8m0():
     ).all()
 
 
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize(("name", "top"), [("int8", 127), ("int4", 7)])
+def test_integers_are_rounded_and_then_limited(name, top, rounding):
+    halves = np.arange(-300, 300, dtype=np.float32) / 2
+    inputs = np.concatenate(
+        [ALL_BF16, ALL_F16, halves, np.nextafter(halves, np.float32(0)), [0.49999997, -0.49999997, 127.5, -128.5]]
+    )
+    inputs = inputs[~np.isnan(inputs)].astype(np.float32)
+    wide = inputs.astype(np.float64)
+    whole = {
+        "nearest_even": np.rint,
+        "nearest_away": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+        "toward_zero": np.trunc,
+        "up": np.ceil,
+        "down": np.floor,
+    }[rounding](wide)
+    expected = np.clip(whole, -top - 1, top)
+    codes = encode(inputs, name, rounding=rounding)
+    assert codes.dtype == np.uint8
+    assert (decode(codes, name) == expected).all()
+    assert not np.signbit(decode(codes, name)[expected == 0]).any()
+    every = np.arange(2 * top + 2, dtype=np.uint8)
+    assert (encode(decode(every, name), name) == every).all()
+    with pytest.raises(ValueError, match="no code for it"):
+        encode([np.nan], name)
+
+
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+def test_tfloat32_is_float32_with_ten_bits_of_mantissa(rounding, saturate):
+    bits = np.random.default_rng(8).integers(0, 1 << 32, 50_000, dtype=np.uint32)
+    bits[:20_000] = bits[:20_000] & 0xFFFFE000 | 0x1000  # ties
+    bits[20_000:30_000] &= 0x80FFFFFF  # small and subnormal numbers
+    values = np.append(bits, [0x7F7FEFFF, 0x7F7FF000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000]).astype(np.uint32)
+    values = values[values & 0x7FFFFFFF <= 0x7F800000].view(np.float32)
+    if rounding == "nearest_even" and saturate:
+        expected = tfloat32(values)
+    else:
+        low = values.view(np.uint32) & 0x1FFF
+        cut = (values.view(np.uint32) - low).astype(np.int64)
+        odd = (cut >> 13) & 1
+        negative = np.signbit(values)
+        away = {
+            "nearest_even": (low > 0x1000) | ((low == 0x1000) & (odd == 1)),
+            "nearest_away": low >= 0x1000,
+            "toward_zero": np.zeros(low.size, bool),
+            "up": (low > 0) & ~negative,
+            "down": (low > 0) & negative,
+        }[rounding]
+        expected = (cut + (away.astype(np.int64) << 13)).astype(np.uint32).view(np.float32)
+        if saturate:
+            largest = np.float32(ELEMENT_FORMATS["tfloat32"].max)
+            expected = np.clip(expected, -largest, largest)
+    codes = encode(values, "tfloat32", rounding=rounding, saturate=saturate)
+    assert (codes.view(np.float32) == expected).all()
+    assert same(decode(codes, "tfloat32"), expected).all()
+    assert np.isnan(decode(encode([np.nan, -np.nan], "tfloat32"), "tfloat32")).all()
+    with pytest.raises(ValueError, match="zeros below their 19 highest bits"):
+        decode(np.array([1], np.uint32), "tfloat32")
+
+
+def test_eight_random_bits_round_away_as_often_as_the_first_eight_dropped_bits_say():
+    """Every one of the 256 draws once: the count of those that go up is the dropped fraction, cut to 8 bits."""
+    draws = np.arange(256, dtype=np.uint64) << np.uint64(56)
+    for value, fraction in (
+        (1 + 0.25 * 0.3, 0.3),
+        (-3.0, 0.0),
+        (1.25 - 2.0**-20, 1 - 2.0**-18),
+        (1 + 0.25 / 256, 1 / 256),
+    ):
+        codes = np.empty(256, np.uint8)
+        values = np.full(256, value, np.float32)
+        elements.encode_rounded(values, ids.FLOAT8_E5M2, True, ids.STOCHASTIC, draws, codes)
+        away = np.abs(decode(codes, "float8_e5m2")) > abs(value)
+        assert away.sum() == int(fraction * 256), value
+    x = np.random.default_rng(0).standard_normal(1000)
+    short = encode(x, "float8_e5m2", rounding="stochastic_8bit", seed=4)
+    assert (short == encode(x, "float8_e5m2", rounding="stochastic_8bit", seed=4)).all()
+    assert (short <= encode(x, "float8_e5m2", rounding="stochastic", seed=4)).all(), "magnitudes: cut, never raised"
+
+
+def test_typed_codes_are_arrays_of_that_type():
+    x = np.array([[0.5, -1.0], [3.0, -2.0]], np.float32)
+    for name in ELEMENT_FORMATS:
+        given = np.abs(x) if name == "float8_e8m0fnu" else x
+        if name == "tfloat32":
+            with pytest.raises(ValueError, match="no type"):
+                encode(given, name, typed=True)
+            continue
+        typed = encode(given, name, typed=True)
+        assert typed.dtype.name == name
+        assert typed.shape == x.shape
+        assert (decode(typed, name) == decode(encode(given, name), name)).all()
+        assert (typed.astype(np.float32) == decode(typed, name)).all()
+
+
 def test_stochastic_rounding_is_seeded_and_unbiased():
     for x in (1.01, 1.25, -2.9, 0.1, 0.013, -5.5):
         values = np.full(200_000, x, np.float32)
@@ -158,7 +256,7 @@ def test_six_bit_codes_lie_side_by_side_from_the_lowest_bit_on():
         assert (back == codes).all()
 
 
-@pytest.mark.parametrize(("format_id", "bits"), [(ids.INTEGER4, 4), (ids.INTEGER8, 8), (ids.SIXTY_FOURTHS, 8)])
+@pytest.mark.parametrize(("format_id", "bits"), [(ids.SYMMETRIC4, 4), (ids.SYMMETRIC8, 8), (ids.SIXTY_FOURTHS, 8)])
 def test_integers_are_twos_complement(format_id, bits):
     half = 1 << (bits - 1)
     integers = np.arange(-half, half)

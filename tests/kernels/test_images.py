@@ -107,7 +107,7 @@ def test_status_says_what_has_no_image():
         size = int(image_bytes(2, format_id))
         assert encode_image(values, format_id, True, image[:size]) == ids.NAN_HAS_NO_CODE
         assert (image == 9).all()
-    for unknown in (-1, ids.FLOAT64, ids.INT8, 19, ids.INTEGER8, ids.INTEGER4, 63, 90):
+    for unknown in (-1, ids.FLOAT64, ids.INT8, 19, ids.SYMMETRIC8, ids.SYMMETRIC4, 63, 90):
         assert encode_image(values, unknown, True, image) == ids.UNKNOWN_FORMAT
         assert decode_image(image, unknown, values) == ids.UNKNOWN_FORMAT
 

@@ -8,7 +8,8 @@ Written from the rules, not from the package; it shares only the schedule's tabl
 - Publishing: the destination keeps what travels (always for PUBLISH_FINAL, for PUBLISH_OWN if the recipe
   rounds own terms).
 - An average divides the contributions where a sum could overflow (floats of at most 16 bits, unscaled wire
-  formats), else the sum; integers truncate toward zero.
+  formats, a narrow accumulate type), else the sum; integers truncate toward zero.
+- A narrow accumulate type: both terms of every addition are rounded to it, and their sum.
 """
 
 from collections import deque
@@ -86,7 +87,9 @@ def image_bytes(n: int, wire: str) -> int:
         return -(-n // 2) + -(-n // 16) + 4
     if wire.startswith("float6"):
         return -(-6 * n // 8)
-    return -(-n // 2) if wire == "float4_e2m1fn" else n * numpy_type(wire).itemsize
+    if wire in ("float4_e2m1fn", "int4"):
+        return -(-n // 2)
+    return 4 * n if wire == "tfloat32" else n * numpy_type(wire).itemsize
 
 
 def round_trip(values: np.ndarray, wire: str) -> np.ndarray:
@@ -99,7 +102,20 @@ def round_trip(values: np.ndarray, wire: str) -> np.ndarray:
         return _float32_scaled(values, wire)
     if wire == "nvfp4":
         return _nvfp4(values)
+    if wire in ("int8", "int4"):
+        top = 127 if wire == "int8" else 7
+        return np.clip(np.rint(values), -top - 1, top) + np.float32(0)
+    if wire == "tfloat32":
+        return tfloat32(values)
     return rounded(values, numpy_type(wire), saturate=True).astype(np.float32)
+
+
+def tfloat32(values: np.ndarray) -> np.ndarray:
+    """Numbers with 11 significant bits, of float32's range."""
+    largest = (2 - 2.0**-10) * 2.0**127
+    wide = np.clip(values.astype(np.float64), -largest, largest)
+    step = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 11, -136))
+    return np.clip(np.rint(wide / step) * step, -largest, largest).astype(np.float32)
 
 
 def _blocks(values: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -181,6 +197,7 @@ class Numbers:
     wire: str
     operator: str
     round_own: bool
+    accumulate: str = "float32"
 
     @property
     def quantised(self) -> bool:
@@ -191,9 +208,13 @@ class Numbers:
         return np.dtype(np.float32) if self.quantised else self.dtype
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        if not narrow(self.held):
+        if not narrow(self.held) and self.accumulate == "float32":
             return sum_up(self.operator, a, b)
-        total = sum_up(self.operator, a.astype(np.float32), b.astype(np.float32))
+        kind = numpy_type(self.accumulate)
+        with np.errstate(all="ignore"):
+            total = sum_up(self.operator, a.astype(kind), b.astype(kind)).astype(np.float32)
+        if not narrow(self.held):
+            return total
         return rounded(total, self.held, saturate=self.held.itemsize == 1)
 
     def sent(self, chunk: Chunk) -> np.ndarray:
@@ -213,7 +234,7 @@ class Numbers:
 
     def divides_first(self) -> bool:
         unscaled = self.quantised and self.wire not in MX and self.wire != "nvfp4"
-        return self.operator == "avg" and (narrow(self.dtype) or unscaled)
+        return self.operator == "avg" and (narrow(self.dtype) or unscaled or self.accumulate != "float32")
 
     def divided(self, values: np.ndarray, ranks: int) -> np.ndarray:
         if values.dtype.kind in "iu":
@@ -237,9 +258,9 @@ class Numbers:
         return rounded(values, self.dtype, saturate=self.dtype.itemsize == 1)
 
 
-def interpret(schedule, data, count, *, dtype="float32", wire="none", op="sum", round_own=True):
+def interpret(schedule, data, count, *, dtype="float32", wire="none", op="sum", round_own=True, accumulate="float32"):
     """Outputs of all ranks (arrays of the dtype) and bytes that each sent, for ``data[rank]`` in the dtype."""
-    numbers = Numbers(numpy_type(dtype), wire, op if _reduces(schedule) else "sum", round_own)
+    numbers = Numbers(numpy_type(dtype), wire, op if _reduces(schedule) else "sum", round_own, accumulate)
     memories = []
     for row in data:
         outputs = np.zeros(count * schedule.output_regions, numbers.held)
