@@ -27,12 +27,15 @@ MOST_ELEMENTS = 2**40  # a rank: bytes of all ranks together then stay within in
 
 @dataclass(frozen=True)
 class Links:
-    """What every link of the domain carried. Arrays are (chips, planes); bytes include packet headers.
+    """What every link carried. Arrays are (chips, lanes); bytes include packet headers.
+
+    A lane is one link of every chip: those of the domain first, then, if several domains take part, the rails of the
+    network.
 
     Attributes
     ----------
     up_bytes, down_bytes : int64 arrays
-        From chip to switch, and from switch to chip.
+        From chip to switch, and from switch to chip; where there is no switch, the same links twice: from, and to.
     up_busy_s, down_busy_s : float64 arrays
         How long each was sending, in seconds.
     time_s : float
@@ -120,7 +123,7 @@ def emulate(
     ----------
     schedule : Schedule
     system : System
-        Its domain must have at least as many chips as the schedule has ranks.
+        Ranks fill its domains one after the other; what leaves a domain travels on the network.
     count : int
         Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets,
         of alltoall what it sends to each.
@@ -164,10 +167,10 @@ def emulate(
     seed = whole(seed, "seed")
     if fidelity not in FIDELITIES:
         raise ValueError(f"no fidelity {fidelity!r}; choose {', '.join(FIDELITIES)}")
-    if schedule.ranks > system.domain.chips:
+    if schedule.ranks > system.max_ranks:
         raise ValueError(
-            f"{schedule.ranks} ranks are more than the {system.domain.chips} chips of a {system.name} domain; "
-            f"choose at most {system.domain.chips}"
+            f"{schedule.ranks} ranks are more than the {system.max_ranks} chips that {system.name} joins; choose at "
+            f"most {system.max_ranks}"
         )
     chosen = find_protocol(system, protocol)
     payload = payload_of(schedule.collective, dtype, _recipe(recipe, wire, accumulate), op)

@@ -1,148 +1,248 @@
-"""The simulated switch stage as arrays: a system's numbers, and the state that packets change."""
+"""A system's links as arrays for the kernels: the domain's stage and the network's, and messages on them."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from collemu_kernels import links
+from collemu_kernels.links import Stage
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
+from collemu.lower import Messages
+from collemu.wiring import Wiring, group_of, wiring_of
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-MAX_PAIRS = 2**26  # of ranks, over all planes, whose queues a run keeps: about 2 GB
+MAX_PAIRS = 2**26  # of chips that share a switch, over all lanes, whose queues a run keeps: about 2 GB
 MAX_PACKETS = 2**31 - 1  # of a run, 550 GB on the wire: a ring all_reduce of 3.8 GiB over 72 ranks
+
+
+class StageRules(NamedTuple):
+    """What a stage is built to, before anything travels on it."""
+
+    wiring: Wiring
+    reach: int  # chips that share a switch
+    credits: int
+    header: int
+    full: int  # bytes of a full packet with its header
+    serialisation: Int64  # [bytes] femtoseconds of a packet on a link
+
+
+class Routes(NamedTuple):
+    """How messages travel; arrays of an entry a message."""
+
+    network: NDArray[np.bool_]
+    group: Int64  # of lanes in its stage
+    packets: Int64
+    last_bytes: Int64  # of the last packet on a link
+    step_fs: Int64  # from the operation's start to the message's being offered
 
 
 @dataclass(frozen=True)
 class FabricState:
-    """Tables that `collemu_kernels.links` works on, most with a slice a plane; its constants name their columns."""
+    """Stages and messages that `collemu_kernels.machine` works on."""
 
-    fabric: links.Fabric
-    serialisation: Int64  # [bytes] femtoseconds of a packet on a link, for 0 … fabric.full
+    domain: Stage
+    network: Stage
     messages: Int64
     line: Int64
-    chips: Int64
-    ports: Int64
-    port_traffic: Int64
-    outputs: Int64
-    output_traffic: Int64
-    expected: Int64
-    ready: NDArray[np.uint64]
-    queues: Int64
-    trains: Int64
-    active: Int64
-    active_counts: Int64
-    plane_next: Int64
+    lines: Int64
     delivered: Int64
 
 
-def packets_of(nbytes: Int64, system: System, protocol: Protocol) -> tuple[Int64, Int64]:
+def packets_of(
+    nbytes: Int64, protocol: Protocol, payload: int, header: int, flit: int = 1, byte_enable: int = 0
+) -> tuple[Int64, Int64]:
     """Packets of each message, and the bytes of its last packet on a link.
 
     Parameters
     ----------
     nbytes : int64 array
         Wire image bytes of each message.
-
-    Raises
-    ------
-    ValueError
-        If there are more packets than one can wait for.
+    payload, header, flit, byte_enable : int
+        Of a packet: its most payload; what every packet has beside it; what payload takes whole multiples of; what a
+        payload that is no whole multiple has besides.
     """
-    payload = system.domain.packet_payload_bytes
     line_bytes = -(-nbytes // protocol.data_bytes) * protocol.line_bytes
     packets = np.maximum(1, -(-line_bytes // payload))
-    if (total := int(packets.sum())) > MAX_PACKETS:
-        raise ValueError(
-            f"{nbytes.sum()} bytes on the wire are {total} packets, minutes of emulation; the most is {MAX_PACKETS}: "
-            f"use smaller sizes or fewer ranks"
-        )
-    return packets, line_bytes - (packets - 1) * payload + system.domain.packet_header_bytes
+    last = line_bytes - (packets - 1) * payload
+    whole = -(-last // flit) * flit
+    return packets, header + whole + np.where(whole != last, byte_enable, 0)
 
 
-def fabric_of(system: System, ranks: int) -> tuple[links.Fabric, Int64]:
-    """Constants of a system's switch stage, with ``ranks`` of its chips taking part, and the serialisation table.
+def routes_of(messages: Messages, system: System, protocol: Protocol) -> Routes:
+    """Which stage and lanes each message takes, and as how many packets.
 
     Raises
     ------
     ValueError
-        If so many ranks and planes have more state than memory should hold.
+        If there are more packets than one can wait for, or chips of a torus are no neighbours.
     """
-    domain = system.domain
-    if ranks * ranks * domain.planes > MAX_PAIRS:
+    domain, scaleout = system.domain, system.scaleout
+    network = messages.source // domain.chips != messages.destination // domain.chips
+    packets, last_bytes = packets_of(
+        messages.nbytes,
+        protocol,
+        domain.packet_payload_bytes,
+        domain.packet_header_bytes,
+        domain.packet_flit_bytes,
+        domain.packet_byte_enable_bytes,
+    )
+    datagrams = packets_of(messages.nbytes, protocol, scaleout.datagram_bytes, scaleout.datagram_header_bytes)
+    packets, last_bytes = (
+        np.where(network, far, near) for far, near in zip(datagrams, (packets, last_bytes), strict=True)
+    )
+    if (total := int(packets.sum())) > MAX_PACKETS:
         raise ValueError(
-            f"{ranks} ranks on {domain.planes} planes are {ranks * ranks * domain.planes} queues in the switches; "
-            f"the most is {MAX_PAIRS}: use fewer ranks, or fewer planes in system {system.name}"
+            f"{messages.nbytes.sum()} bytes on the wire are {total} packets, minutes of emulation; the most is "
+            f"{MAX_PACKETS}: use smaller sizes or fewer ranks"
         )
-    full = domain.packet_payload_bytes + domain.packet_header_bytes
+    group = np.zeros(len(messages), np.int64)
+    inside = np.flatnonzero(~network)
+    own, peer = (ends[inside].astype(np.int64) % domain.chips for ends in (messages.source, messages.destination))
+    group[inside] = group_of(domain, own, peer)
+    step = protocol.step_latency_fs + np.where(network, scaleout.message_overhead_fs, 0)
+    return Routes(network, group, packets, last_bytes, step.astype(np.int64))
+
+
+def domain_rules(system: System, ranks: int) -> StageRules:
+    """The lanes of a system's domains, with ``ranks`` of its chips taking part."""
+    domain = system.domain
+    longest = domain.packet_payload_bytes + domain.packet_header_bytes + domain.packet_byte_enable_bytes
     rate = domain.link_fs_per_byte
-    fabric = links.Fabric(
-        ranks=ranks,
-        planes=domain.planes,
-        latency=domain.hop_latency_fs,
+    return StageRules(
+        wiring=wiring_of(domain),
+        reach=min(domain.chips, ranks),
         credits=domain.credits,
         header=domain.packet_header_bytes,
-        full=full,
+        full=domain.packet_payload_bytes + domain.packet_header_bytes,
+        serialisation=-(-np.arange(longest + 1, dtype=np.int64) * rate.numerator // rate.denominator),
     )
-    return fabric, -(-np.arange(full + 1, dtype=np.int64) * rate.numerator // rate.denominator)
+
+
+def network_rules(system: System, ranks: int) -> StageRules:
+    """The rails of a system's chips, which meet at their receivers; none if one domain has all ranks."""
+    scaleout = system.scaleout
+    latency = scaleout.latency_fs
+    longest = scaleout.datagram_bytes + scaleout.datagram_header_bytes
+    rate = scaleout.fs_per_byte
+    rails = scaleout.rails if ranks > system.domain.chips else 0
+    return StageRules(
+        wiring=Wiring((rails,) if rails else (), (latency - latency // 2,) if rails else (), direct=False),
+        reach=ranks,
+        credits=scaleout.window_datagrams,
+        header=scaleout.datagram_header_bytes,
+        full=longest,
+        serialisation=-(-np.arange(longest + 1, dtype=np.int64) * rate.numerator // rate.denominator),
+    )
 
 
 def fresh_state(
-    fabric: links.Fabric,
-    serialisation: Int64,
-    source: Int32,
-    destination: Int32,
-    packets: Int64,
-    last_bytes: Int64,
+    ranks: int, domain: StageRules, network: StageRules, source: Int32, destination: Int32, routes: Routes
 ) -> FabricState:
     """Idle links, full credits, and messages that nobody has offered yet.
 
     Parameters
     ----------
+    ranks : int
+    domain, network : StageRules
     source, destination : int32 arrays
         Chips of each message.
-    packets, last_bytes : int64 arrays
-        As `packets_of` gives them.
+    routes : Routes
+
+    Raises
+    ------
+    ValueError
+        If the switches have more queues than memory should hold.
     """
-    ranks, planes = fabric.ranks, fabric.planes
+    groups = len(domain.wiring.widths), len(network.wiring.widths)
+    queue = np.where(routes.network, ranks * groups[0] + source * groups[1], source * groups[0]) + routes.group
     messages = np.zeros((len(source), links.MESSAGE_COLUMNS), np.int64)
     messages[:, links.SOURCE], messages[:, links.DESTINATION] = source, destination
-    messages[:, links.PACKETS], messages[:, links.LAST_BYTES] = packets, last_bytes
-    messages[:, links.REMAINING] = packets
+    messages[:, links.PACKETS], messages[:, links.LAST_BYTES] = routes.packets, routes.last_bytes
+    messages[:, links.REMAINING] = routes.packets
     messages[:, links.VISIBLE] = links.NEVER
+    messages[:, links.QUEUE], messages[:, links.NETWORK] = queue, routes.network
+    messages[:, links.STEP] = routes.step_fs
+    for rules, here in ((domain, ~routes.network), (network, routes.network)):
+        if here.any():
+            latencies = np.array(rules.wiring.latencies_fs, np.int64)
+            messages[here, links.PATH] = rules.wiring.hops * latencies[routes.group[here]]
 
-    sends = np.bincount(source, minlength=ranks)
-    chips = np.zeros((ranks, links.CHIP_COLUMNS), np.int64)
-    chips[:, links.LINE] = np.cumsum(sends) - sends
-    ports = np.zeros((planes, ranks, links.PORT_COLUMNS), np.int64)
-    ports[..., links.CREDITS], ports[..., links.RETURNING] = fabric.credits, links.NONE
-    outputs = np.zeros((planes, ranks, links.OUTPUT_COLUMNS), np.int64)
-    outputs[..., links.POINTER] = (np.arange(ranks) + 1) % ranks
+    sends = np.bincount(queue, minlength=ranks * sum(groups))
+    lines = np.zeros((ranks * sum(groups), links.LINE_COLUMNS), np.int64)
+    lines[:, links.LINE] = np.cumsum(sends) - sends
 
-    # A port's packets on the way and credits on their way back are never more than its credits, nor than its packets.
-    busiest = np.bincount(source, weights=-(-packets // planes), minlength=ranks)
-    pool = int(np.minimum(busiest, fabric.credits).sum())
-    trains = np.zeros((planes, pool + 1, links.TRAIN_COLUMNS), np.int64)
-    trains[..., links.NEXT] = np.arange(1, pool + 2)
-    trains[:, pool, links.NEXT] = 0
+    def busiest(rules: StageRules, first_line: int) -> int:
+        """Rows of a lane's pool: what a port has on its way is never more than its credits, nor than its packets."""
+        widths = np.array(rules.wiring.widths, np.int64)
+        if not len(widths):
+            return 0
+        here = (queue >= first_line) & (queue < first_line + ranks * len(widths))
+        shares = -(-routes.packets[here] // widths[routes.group[here]])
+        most = np.bincount(queue[here] - first_line, weights=shares, minlength=ranks * len(widths))
+        return int(np.minimum(most.reshape(ranks, -1), rules.credits).sum(axis=0).max())
+
     return FabricState(
-        fabric=fabric,
-        serialisation=serialisation,
+        domain=_stage(domain, ranks, 0, busiest(domain, 0)),
+        network=_stage(network, ranks, ranks * groups[0], busiest(network, ranks * groups[0])),
         messages=messages,
         line=np.zeros(len(source), np.int64),
-        chips=chips,
-        ports=ports,
-        port_traffic=np.zeros((planes, ranks, 2), np.int64),
-        outputs=outputs,
-        output_traffic=np.zeros((planes, ranks, 2), np.int64),
-        expected=np.zeros((planes, 2, ranks, ranks), np.int64),
-        ready=np.zeros((planes, ranks, (ranks + 63) // 64), np.uint64),
-        queues=np.full((planes, ranks * ranks, 2), links.NONE, np.int64),
-        trains=trains,
-        active=np.zeros((planes, 2, ranks), np.int64),
-        active_counts=np.zeros((planes, 2), np.int64),
-        plane_next=np.full(planes, links.NEVER, np.int64),
+        lines=lines,
         delivered=np.zeros(len(source), np.int64),
+    )
+
+
+def _stage(rules: StageRules, ranks: int, first_line: int, pool: int) -> Stage:
+    """An idle stage."""
+    wiring = rules.wiring
+    count = sum(wiring.widths)
+    reach = 0 if wiring.direct or not count else rules.reach
+    if ranks * reach * count > MAX_PAIRS:
+        raise ValueError(
+            f"{ranks} ranks on {count} lanes are {ranks * reach * count} queues in the switches; the most is "
+            f"{MAX_PAIRS}: use fewer ranks, or fidelity flow"
+        )
+    widths = np.array(wiring.widths, np.int64)
+    group = np.repeat(np.arange(len(widths)), widths)
+    lanes = np.zeros((count, links.LANE_COLUMNS), np.int64)
+    lanes[:, links.GROUP] = group
+    lanes[:, links.FIRST_LANE] = (np.cumsum(widths) - widths)[group]
+    lanes[:, links.LANES] = widths[group]
+    lanes[:, links.LATENCY] = np.array(wiring.latencies_fs, np.int64)[group]
+
+    ports = np.zeros((count, ranks, links.PORT_COLUMNS), np.int64)
+    ports[..., links.CREDITS], ports[..., links.RETURNING] = rules.credits, links.NONE
+    outputs = np.zeros((count, ranks, links.OUTPUT_COLUMNS), np.int64)
+    if reach:
+        outputs[..., links.POINTER] = (np.arange(ranks) % reach + 1) % reach
+    trains = np.zeros((count, pool + 1, links.TRAIN_COLUMNS), np.int64)
+    trains[..., links.NEXT] = np.arange(1, pool + 2)
+    trains[:, pool, links.NEXT] = 0
+    shortest = min(wiring.latencies_fs, default=0) + int(rules.serialisation[rules.header])
+    return Stage(
+        direct=wiring.direct,
+        hops=wiring.hops,
+        groups=len(widths),
+        first_line=first_line,
+        reach=max(reach, 1),
+        credits=rules.credits,
+        header=rules.header,
+        full=rules.full,
+        crossing=shortest if count else int(links.NEVER),
+        serialisation=rules.serialisation,
+        lanes=lanes,
+        ports=ports,
+        port_traffic=np.zeros((count, ranks, 2), np.int64),
+        outputs=outputs,
+        output_traffic=np.zeros((count, ranks, 2), np.int64),
+        expected=np.zeros((count, 2, ranks, reach), np.int64),
+        ready=np.zeros((count, ranks, (reach + 63) // 64), np.uint64),
+        queues=np.full((count, ranks * reach, 2), links.NONE, np.int64),
+        trains=trains,
+        active=np.zeros((count, 2, ranks), np.int64),
+        active_counts=np.zeros((count, 2), np.int64),
+        lane_next=np.full(count, links.NEVER, np.int64),
     )

@@ -9,7 +9,7 @@ from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
-from collemu.fabric import FabricState, fabric_of, fresh_state, packets_of
+from collemu.fabric import FabricState, domain_rules, fresh_state, network_rules, routes_of
 from collemu.lower import Lowered
 from collemu.schedule import KIND_NAMES, ScheduleError
 
@@ -34,10 +34,11 @@ class Timing:
         Of each operation.
     ready, visible : int64 arrays
         When each message could leave its chip, and when its receiver could read it.
-    up_bytes, up_busy : int64 arrays, (chips, planes)
-        Bytes that each chip-to-switch link carried, headers included, and for how long it was busy.
-    down_bytes, down_busy : int64 arrays, (chips, planes)
-        The same of the links from switch to chip.
+    up_bytes, up_busy : int64 arrays, (chips, lanes)
+        Bytes that each link from a chip carried, headers included, and for how long it was busy. The lanes of the
+        domain come first, then the rails of the network, if it takes part.
+    down_bytes, down_busy : int64 arrays, (chips, lanes)
+        The same of the links to a chip.
     """
 
     time: int
@@ -151,24 +152,13 @@ def run_program(program: Program, state: FabricState, data: DataPlane) -> int:
     with np.errstate(all="ignore"):  # plain Python warns where sums of the data overflow
         return machine.run(
             program.endpoint,
-            state.fabric,
-            state.serialisation,
+            state.domain,
+            state.network,
             program.operations,
             program.dependents,
             state.messages,
             state.line,
-            state.chips,
-            state.ports,
-            state.port_traffic,
-            state.outputs,
-            state.output_traffic,
-            state.expected,
-            state.ready,
-            state.queues,
-            state.trains,
-            state.active,
-            state.active_counts,
-            state.plane_next,
+            state.lines,
             state.delivered,
             program.counts,
             program.event_times,
@@ -188,15 +178,11 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
         If the run is longer than the clock, or a value has no code in the wire format.
     """
     schedule, messages = lowered.schedule, lowered.messages
-    fabric, serialisation = fabric_of(system, schedule.ranks)
-    packets, last_bytes = packets_of(messages.nbytes, system, protocol)
-    state = fresh_state(fabric, serialisation, messages.source, messages.destination, packets, last_bytes)
-    endpoint = machine.Endpoint(
-        launch=system.endpoint.launch_fs,
-        step=protocol.step_latency_fs,
-        notice=2 * (fabric.latency + int(serialisation[fabric.header])),
-        limit=CLOCK_LIMIT_FS,
-    )
+    ranks = schedule.ranks
+    routes = routes_of(messages, system, protocol)
+    rules = domain_rules(system, ranks), network_rules(system, ranks)
+    state = fresh_state(ranks, *rules, messages.source, messages.destination, routes)
+    endpoint = machine.Endpoint(launch=system.endpoint.launch_fs, step=protocol.step_latency_fs, limit=CLOCK_LIMIT_FS)
     program = program_of(
         endpoint,
         state.messages,
@@ -228,7 +214,13 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
 def timing_of(program: Program, state: FabricState) -> Timing:
     """Read the results of a finished run."""
     finish = program.operations[:-1, machine.FINISH]
-    up, down = state.port_traffic.transpose(1, 0, 2), state.output_traffic.transpose(1, 0, 2)
+    up, down = (
+        np.concatenate((near, far)).transpose(1, 0, 2)
+        for near, far in (
+            (state.domain.port_traffic, state.network.port_traffic),
+            (state.domain.output_traffic, state.network.output_traffic),
+        )
+    )
     return Timing(
         time=int(finish.max(initial=program.endpoint.launch)),
         start=program.operations[:-1, machine.START],

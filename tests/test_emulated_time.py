@@ -43,7 +43,8 @@ class ByHand:
         on_wire = -(-nbytes // self.protocol.data_bytes) * self.protocol.line_bytes
         full, rest = divmod(on_wire, domain.packet_payload_bytes)
         payloads = [domain.packet_payload_bytes] * full + [rest] * (rest > 0 or not full)
-        return [payload + domain.packet_header_bytes for payload in payloads]
+        flits = [-(-payload // domain.packet_flit_bytes) for payload in payloads]
+        return [each * domain.packet_flit_bytes + domain.packet_header_bytes for each in flits]
 
     def passage(self, nbytes):
         """From ready to the last packet's arrival: each plane forwards its packets one by one, whole."""

@@ -5,16 +5,32 @@ from random import Random
 
 import numpy as np
 import pytest
-from collemu_kernels import kinds, links, machine
+from collemu_kernels import kinds, machine
 
-from collemu.fabric import fresh_state
+from collemu.fabric import Routes, StageRules, fresh_state
 from collemu.memory import no_data
 from collemu.timing import CLOCK_LIMIT_FS, Timing, program_of, run_program, timing_of
+from collemu.wiring import Wiring
 from tests.oracles import slow_packets
 from tests.oracles.random_packets import random_case
 
 CASES = int(os.environ.get("COLLEMU_PACKET_CASES", "300"))
 BATCH = 50
+
+
+def rules_of(stage: slow_packets.Stage, reach: int) -> StageRules:
+    """A stage of the slow engine for the kernels."""
+    full = stage.header + -(-stage.payload // stage.flit) * stage.flit
+    full += stage.enable if stage.payload % stage.flit else 0
+    longest = full + stage.flit + stage.enable
+    return StageRules(
+        wiring=Wiring(stage.widths, stage.latencies_fs, direct=not stage.switched),
+        reach=reach,
+        credits=stage.credits,
+        header=stage.header,
+        full=full,
+        serialisation=np.array([stage.ser(size) for size in range(longest + 1)], np.int64),
+    )
 
 
 def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric) -> Timing:
@@ -28,9 +44,12 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
         if op.kind in slow_packets.RECEIVES:
             receives.setdefault((op.recv_peer, op.rank, op.channel), []).append(index)
     sender, receiver, successor, ends, packets, last = [], [], [], [], [], []
+    group, network, step = [], [], []
     received = np.full(len(operations), -1, np.int32)
     sent = np.full(len(operations), -1, np.int32)
     for connection in sorted(sends):
+        source, destination, _ = connection
+        stage = slow_packets.stage_of(fabric, source, destination)
         for k, op in enumerate(sends[connection]):
             message = len(sender)
             sender.append(op)
@@ -38,10 +57,13 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
             sent[op] = received[receiver[-1]] = message
             later = k + fabric.slots < len(sends[connection])
             successor.append(message + fabric.slots if later else -1)
-            sizes = slow_packets.cut(operations[op].message_bytes, fabric)
+            sizes = slow_packets.cut(operations[op].message_bytes, fabric, stage)
             ends.append(connection[:2])
             packets.append(len(sizes))
             last.append(sizes[-1])
+            network.append(stage is fabric.network)
+            group.append(0 if network[-1] else slow_packets.group_of(fabric, source, destination))
+            step.append(fabric.step_fs + stage.extra_fs)
 
     def work(op: slow_packets.Operation) -> int:
         if op.kind == 0:
@@ -49,29 +71,26 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
         rate = fabric.reduce if op.kind in slow_packets.REDUCES else fabric.copy
         return slow_packets.duration(op.work_bytes, rate)
 
-    full = fabric.payload + fabric.header
     source, destination = np.array(ends, np.int32).reshape(-1, 2).T
     state = fresh_state(
-        links.Fabric(
-            ranks=ranks,
-            planes=fabric.planes,
-            latency=fabric.latency_fs,
-            credits=fabric.credits,
-            header=fabric.header,
-            full=full,
-        ),
-        np.array([fabric.ser(size) for size in range(full + 1)], np.int64),
+        ranks,
+        rules_of(fabric.domain, min(fabric.chips, ranks)),
+        rules_of(fabric.network, ranks),
         source,
         destination,
-        np.array(packets, np.int64),
-        np.array(last, np.int64),
+        Routes(
+            network=np.array(network),
+            group=np.array(group, np.int64),
+            packets=np.array(packets, np.int64),
+            last_bytes=np.array(last, np.int64),
+            step_fs=np.array(step, np.int64),
+        ),
     )
     threads: dict[tuple[int, int], int] = {}
     program = program_of(
         machine.Endpoint(
             launch=fabric.launch_fs,
             step=fabric.step_fs,
-            notice=2 * (fabric.latency_fs + fabric.ser(fabric.header)),
             limit=CLOCK_LIMIT_FS,
         ),
         state.messages,
@@ -95,19 +114,20 @@ def assert_same_times(operations: list[slow_packets.Operation], fabric: slow_pac
     assert fast.start.tolist() == slow.start
     assert fast.finish.tolist() == slow.finish
     assert fast.visible.tolist() == [slow.visible[key] for key in sorted(slow.visible)]
-    for (chip, plane), expected in slow.up_bytes.items():
-        assert fast.up_bytes[chip, plane] == expected
-        assert fast.up_busy[chip, plane] == slow.up_busy_fs[chip, plane]
-    for (plane, chip), expected in slow.down_bytes.items():
-        assert fast.down_bytes[chip, plane] == expected
-        assert fast.down_busy[chip, plane] == slow.down_busy_fs[plane, chip]
+    for (chip, lane), expected in slow.up_bytes.items():
+        assert fast.up_bytes[chip, lane] == expected
+        assert fast.up_busy[chip, lane] == slow.up_busy_fs[chip, lane]
+    for (lane, chip), expected in slow.down_bytes.items():
+        assert fast.down_bytes[chip, lane] == expected
+        assert fast.down_busy[chip, lane] == slow.down_busy_fs[lane, chip]
 
 
 def test_a_credit_that_is_sent_later_may_be_back_sooner() -> None:
     """A starved port knows of a far credit; the short packets behind the long one return nearer ones."""
     fabric = slow_packets.Fabric(
-        planes=1, latency_fs=1, link=(1, 1), credits=2, payload=1000, header=1, launch_fs=0, slots=1,
-        copy=(0, 1), reduce=(0, 1), step_fs=0, data=1, line=1,
+        domain=slow_packets.Stage((1,), (1,), switched=True, link=(1, 1), credits=2, payload=1000, header=1),
+        network=slow_packets.NO_STAGE, chips=6, topology="switched", slots=1, copy=(0, 1), reduce=(0, 1), step_fs=0,
+        data=1, line=1,
     )  # fmt: skip
     sizes = {1: 1000, 2: 0, 3: 0, 4: 0, 5: 0}
     sends = [

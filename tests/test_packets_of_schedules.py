@@ -68,8 +68,8 @@ def by_the_page(schedule: Schedule, count: int, wire: str, protocol: object) -> 
     return operations
 
 
-def ratio(rate: float) -> tuple[int, int]:
-    exact = Fraction(10**15) / Fraction(str(rate))
+def ratio(rate: float, efficiency: float = 1) -> tuple[int, int]:
+    exact = Fraction(10**15) / (Fraction(str(rate)) * Fraction(str(efficiency)))
     return exact.numerator, exact.denominator
 
 
@@ -81,13 +81,22 @@ def test_built_ins_take_the_femtoseconds_of_the_page(collective, algorithm, rank
     slots = collemu.verify(schedule, slots=8).least_slots
     system = SYSTEM.with_(**SMALL | {"endpoint.fifo_slots": slots})
     spoken = system.protocols[protocol]
-    fabric = slow_packets.Fabric(
-        planes=3,
-        latency_fs=round(system.domain.hop_latency_s * 1e15),
-        link=ratio(system.domain.link_bytes_per_s),
+    domain = slow_packets.Stage(
+        widths=(3,),
+        latencies_fs=(round(system.domain.hop_latency_s * 1e15),),
+        switched=True,
+        link=ratio(system.domain.link_bytes_per_s, system.domain.link_efficiency),
         credits=2,
         payload=64,
         header=system.domain.packet_header_bytes,
+        flit=system.domain.packet_flit_bytes,
+        enable=system.domain.packet_byte_enable_bytes,
+    )
+    fabric = slow_packets.Fabric(
+        domain=domain,
+        network=slow_packets.NO_STAGE,
+        chips=72,
+        topology="switched",
         launch_fs=0,
         slots=slots,
         copy=ratio(system.endpoint.copy_bytes_per_s),

@@ -1,8 +1,9 @@
 """Systems from TOML: the catalogue by name, a user's file by path, and every fault of a file named at once.
 
-A file holds ``name``, ``title`` and ``default_protocol`` (``status`` if there is one), the tables of
-``SECTIONS``, ``[protocol.X]`` for one or more of dma, simple, ll and ll128, and ``[sources]``. Each number is
-an inline table with ``value``, ``source`` (a key of ``[sources]``), ``confidence`` and, if useful, ``note``.
+A file holds ``name``, ``title`` and ``default_protocol``, and ``status`` and ``topology`` where there is one to tell;
+the tables of ``SECTIONS``; ``[protocol.X]`` for one or more of dma, simple, ll and ll128; and ``[sources]``. A name of
+a ``network`` of the catalogue stands for ``[scaleout]``. Each number is an inline table with ``value``, ``source`` (a
+key of ``[sources]``), ``confidence`` and, if useful, ``note``.
 """
 
 import os
@@ -15,7 +16,9 @@ from collemu.catalogue.quantity import CONFIDENCES, Number, Quantity, checked, h
 from collemu.catalogue.system import (
     PROTOCOLS,
     SECTIONS,
+    WIRINGS,
     Protocol,
+    Scaleout,
     Source,
     System,
     SystemFileError,
@@ -25,7 +28,9 @@ from collemu.catalogue.system import (
 )
 
 CATALOGUE = Path(__file__).parent / "systems"
+NETWORKS = Path(__file__).parent / "networks"
 TEXT_KEYS = ("name", "title", "default_protocol")
+OPTIONAL_TEXT_KEYS = ("status", "topology", "network")
 QUANTITY_KEYS = ("value", "source", "confidence", "note")
 EXAMPLE = '{ value = ..., source = "...", confidence = "..." }'
 
@@ -35,13 +40,20 @@ def systems() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in CATALOGUE.glob("*.toml")))
 
 
-def load_system(name_or_path: str | os.PathLike[str]) -> System:
+def networks() -> tuple[str, ...]:
+    """Names of the networks in the catalogue, sorted."""
+    return tuple(sorted(path.stem for path in NETWORKS.glob("*.toml")))
+
+
+def load_system(name_or_path: str | os.PathLike[str], network: str | None = None) -> System:
     """A system of the catalogue by name, or of a TOML file by path.
 
     Parameters
     ----------
     name_or_path : str or path
         A path if it ends in ``.toml``, has a folder in it or is a path object; else a name of ``systems()``.
+    network : str, optional
+        A name of ``networks()``: what joins domains, in place of the system's own.
 
     Raises
     ------
@@ -50,19 +62,23 @@ def load_system(name_or_path: str | os.PathLike[str]) -> System:
     """
     text = os.fspath(name_or_path)
     if not isinstance(name_or_path, str) or text.endswith(".toml") or os.path.basename(text) != text:
-        return _read(Path(text))
+        return _read(Path(text), network)
     if text not in systems():
         raise SystemFileError(
             f"system {shown(text)}: no such system{hint(text, systems())}; there are: {', '.join(systems())} "
             f"(a file of your own is given by a path that ends in .toml)"
         )
-    return _read(CATALOGUE / f"{text}.toml")
+    return _read(CATALOGUE / f"{text}.toml", network)
 
 
-def _read(path: Path) -> System:
+def _read(path: Path, network: str | None) -> System:
     reader = _Reader()
     try:
-        system = reader.system(tomllib.loads(path.read_bytes().decode()))
+        content: dict[str, object] = tomllib.loads(path.read_bytes().decode())
+        if network is not None:
+            content.pop("scaleout", None)
+            content["network"] = network
+        system = reader.system(content)
     except OSError as error:
         raise _error(path, error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
@@ -89,13 +105,22 @@ class _Reader:
 
     def system(self, content: Mapping[str, object]) -> System | None:
         """The system, or None with ``faults`` filled."""
-        self._unknown_keys("", content, (*TEXT_KEYS, "status", *SECTIONS, "protocol", "sources"))
+        self._unknown_keys("", content, (*TEXT_KEYS, *OPTIONAL_TEXT_KEYS, *SECTIONS, "protocol", "sources"))
         name, title, default_protocol = (self._text("", key, content) for key in TEXT_KEYS)
-        status = self._text("", "status", content) if "status" in content else ""
+        status, topology, network = (
+            self._text("", key, content) if key in content else "" for key in OPTIONAL_TEXT_KEYS
+        )
+        topology = topology or "switched"
+        if topology not in WIRINGS:
+            self.faults.append(f"topology: {shown(topology)} is none of {', '.join(WIRINGS)}{hint(topology, WIRINGS)}")
+            topology = "switched"
         for key, value in self._table("", "sources", content).items():
             self._source(key, value)
         for section, kind in SECTIONS.items():
-            self._section(section, kinds(kind), self._table("", section, content))
+            if section == "scaleout" and network and section not in content:
+                self._network(network)
+            else:
+                self._section(section, kinds(kind, topology), self._table("", section, content))
         protocols = self._table("", "protocol", content)
         self._unknown_keys("protocol.", protocols, PROTOCOLS)
         for protocol in PROTOCOLS:
@@ -105,10 +130,21 @@ class _Reader:
         if default_protocol and protocols and default_protocol not in protocols:
             near = hint(default_protocol, protocols)
             self.faults.append(f"default_protocol: {shown(default_protocol)} is not in [protocol]{near}")
-        self.faults = self.faults or contradictions(self.quantities)
+        self.faults = self.faults or contradictions(self.quantities, topology)
         if self.faults:
             return None
-        return assemble(name, title, status, default_protocol, self.quantities, self.sources)
+        return assemble(name, title, status, default_protocol, topology, self.quantities, self.sources)
+
+    def _network(self, name: str) -> None:
+        """The numbers of a network of the catalogue, and its sources."""
+        if name not in networks():
+            near = hint(name, networks())
+            self.faults.append(f"network: {shown(name)}: no such network{near}; there are: {', '.join(networks())}")
+            return
+        content = tomllib.loads((NETWORKS / f"{name}.toml").read_text(encoding="utf-8"))
+        for key, value in self._table("", "sources", content).items():
+            self._source(key, value)
+        self._section("scaleout", kinds(Scaleout), self._table("", "scaleout", content))
 
     def _section(self, section: str, fields: Mapping[str, type], table: Mapping[str, object]) -> None:
         if not table:

@@ -8,9 +8,10 @@ decimal back: these helpers go through ``repr``, and ``150e-9`` s is exactly 150
 import difflib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import cast
 
 FEMTOSECONDS_PER_SECOND = 10**15
 
@@ -28,13 +29,29 @@ MAX_COUNTS = {  # what tables are made from
     "fifo_slots": 2**20,
     "packet_payload_bytes": 2**20,
     "packet_header_bytes": 2**16,
+    "packet_flit_bytes": 2**16,
+    "packet_byte_enable_bytes": 2**16,
+    "datagram_bytes": 2**24,
+    "datagram_header_bytes": 2**16,
+    "rails": 2**10,
+    "window_datagrams": 2**20,
+    "domains": 2**20,
+    "links_per_plane": 2**12,
+    "links_per_peer": 2**12,
+    "links_per_direction": 2**12,
+    "links_per_level": 2**12,
+    "chips_per_level": 2**20,
+    "hops_per_level": 2**10,
+    "shape": 2**10,
     "data_bytes": 2**20,
     "line_bytes": 2**20,
 }
 MAX_RATIO_TERM = 2**31 - 1  # products of two terms, and of a packet's bytes and one, stay within int64
-ZERO_ALLOWED = ("launch_s", "step_latency_s")
+ZERO_ALLOWED = ("launch_s", "step_latency_s", "message_overhead_s", "packet_byte_enable_bytes")
+LISTS = ("shape", "links_per_direction", "chips_per_level", "links_per_level", "hops_per_level")  # one a dimension
+LIST_ALLOWED = ("links_per_plane",)  # or one number for all
 
-Number = int | float | bool
+Number = int | float | bool | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -43,10 +60,10 @@ class Quantity:
 
     Attributes
     ----------
-    value : int, float or bool
+    value : int, float, bool or tuple of int
         In the SI base unit ``unit``.
     unit : str
-        ``s``, ``bytes``, ``bytes/s``, ``flop/s``, or empty for counts and switches.
+        ``s``, ``bytes``, ``bytes/s``, ``flop/s``, or empty for counts, ratios and switches.
     source : str
         Key of ``System.sources``, or ``user`` for a number set by ``System.with_``.
     confidence : str
@@ -121,6 +138,17 @@ def checked(key: str, kind: type, value: object) -> Number:
         if not isinstance(value, bool):
             raise ValueError(f"must be true or false, not {shown(value)}")
         return value
+    if key in LISTS and not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list of whole numbers, not {shown(value)}")
+    if isinstance(value, list | tuple) and key in LISTS + LIST_ALLOWED:
+        numbers = cast(Sequence[object], value)
+        if not numbers:
+            raise ValueError("must have at least one number")
+        return tuple(cast(int, _checked_number(key, int, each)) for each in numbers)
+    return _checked_number(key, kind, cast(object, value))
+
+
+def _checked_number(key: str, kind: type, value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be a number, not {shown(value)}")
     if not abs(value) <= sys.float_info.max:  # NaN too; math.isfinite fails on huge integers
@@ -133,7 +161,12 @@ def checked(key: str, kind: type, value: object) -> Number:
         if value > (most := MAX_COUNTS.get(key, MAX_COUNT)):
             raise ValueError(f"must be at most {most}, not {shown(value)}")
         return int(value)
-    limits = {"s": (0.0, MAX_LATENCY_S), "bytes/s": (MIN_RATE, MAX_RATE), "flop/s": (0.0, MAX_FLOP_RATE)}
+    limits = {
+        "": (0.0, 1.0),
+        "s": (0.0, MAX_LATENCY_S),
+        "bytes/s": (MIN_RATE, MAX_RATE),
+        "flop/s": (0.0, MAX_FLOP_RATE),
+    }
     low, high = limits[unit_of(key)]
     if not low <= value <= high:
         raise ValueError(f"must lie between {low:g} and {high:g} {unit_of(key)}, not {shown(value)}")

@@ -9,7 +9,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from itertools import pairwise
+from math import prod
+from typing import Any, cast
 
 from collemu.catalogue.quantity import (
     USER,
@@ -39,16 +41,56 @@ class Chip:
 
 @dataclass(frozen=True)
 class Domain:
-    """The chips behind one switch stage; every chip has one link each way to the switch of every plane."""
+    """The chips that links join without a network.
 
+    Attributes
+    ----------
+    topology : str
+        ``switched``: every chip has links to the switch of every plane. ``mesh``: to every other chip. ``torus``: to
+        its neighbours. ``nested``: to switches that reach ever more chips.
+    links_per_plane : int or tuple of int
+        Of a chip to the switch of each plane; one number for all, or one a plane.
+    link_bytes_per_s, link_efficiency
+        The nominal rate of a link in one direction, and the share of it that fitted runs reach beyond what headers
+        take; the emulator's links have their product.
+    hop_latency_s
+        Of one link.
+    credits
+        Packets of a chip on its way to, or in, the switch of a lane.
+    """
+
+    topology: str
     chips: int
-    planes: int
     link_bytes_per_s: float
+    link_efficiency: float
     hop_latency_s: float
     credits: int
     packet_payload_bytes: int
     packet_header_bytes: int
+    packet_flit_bytes: int
+    packet_byte_enable_bytes: int
     in_switch_reduction: bool
+    planes: int = 0
+    links_per_plane: int | tuple[int, ...] = 1
+    links_per_peer: int = 0
+    shape: tuple[int, ...] = ()
+    links_per_direction: tuple[int, ...] = ()
+    chips_per_level: tuple[int, ...] = ()
+    links_per_level: tuple[int, ...] = ()
+    hops_per_level: tuple[int, ...] = ()
+
+    @property
+    def links(self) -> int:
+        """Links of a chip, each way."""
+        if self.topology == "mesh":
+            return self.links_per_peer * (self.chips - 1)
+        if self.topology == "torus":
+            ways = [min(size, 3) - 1 for size in self.shape]
+            return sum(each * links for each, links in zip(ways, self.links_per_direction, strict=True))
+        if self.topology == "nested":
+            return sum(self.links_per_level)
+        per_plane = self.links_per_plane
+        return sum(per_plane) if isinstance(per_plane, tuple) else self.planes * per_plane
 
     @property
     def hop_latency_fs(self) -> int:
@@ -58,7 +100,7 @@ class Domain:
     @property
     def link_fs_per_byte(self) -> Fraction:
         """Serialisation of a byte on one link."""
-        return femtoseconds_per_byte(self.link_bytes_per_s)
+        return femtoseconds_per_byte(self.link_bytes_per_s * self.link_efficiency)
 
 
 @dataclass(frozen=True)
@@ -106,17 +148,41 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Scaleout:
-    """A chip's port to the network that joins domains; the rate is of one direction."""
+    """A chip's ports to the network that joins domains; rates are of one direction.
+
+    Attributes
+    ----------
+    bytes_per_s, rails
+        Of a chip: over all its rails, which share a message's datagrams.
+    latency_s
+        Of a datagram from chip to chip, without serialisation.
+    message_overhead_s
+        What a message costs its sender beside the step of the protocol.
+    window_datagrams
+        Datagrams of a chip on their way, a rail.
+    domains
+        How many domains a system has; more, up to ``cluster_max_chips``, can be emulated.
+    """
 
     bytes_per_s: float
+    rails: int
     latency_s: float
+    message_overhead_s: float
     datagram_bytes: int
+    datagram_header_bytes: int
+    window_datagrams: int
+    domains: int
     cluster_max_chips: int
 
     @property
     def fs_per_byte(self) -> Fraction:
-        """Serialisation of a byte at the chip's port."""
-        return femtoseconds_per_byte(self.bytes_per_s)
+        """Serialisation of a byte at one of the chip's rails."""
+        return femtoseconds_per_byte(self.bytes_per_s / self.rails)
+
+    @property
+    def message_overhead_fs(self) -> int:
+        """What a message costs its sender beside a step."""
+        return femtoseconds(self.message_overhead_s)
 
     @property
     def latency_fs(self) -> int:
@@ -134,11 +200,19 @@ class Source:
 
 SECTIONS: dict[str, type] = {"chip": Chip, "domain": Domain, "endpoint": Endpoint, "scaleout": Scaleout}
 PROTOCOLS = ("dma", "simple", "ll", "ll128")
+WIRINGS = {  # numbers of a domain that only some topologies have
+    "switched": ("planes", "links_per_plane"),
+    "mesh": ("links_per_peer",),
+    "torus": ("shape", "links_per_direction"),
+    "nested": ("chips_per_level", "links_per_level", "hops_per_level"),
+}
 
 
-def kinds(section: type) -> dict[str, type]:
-    """Kind (int, float or bool) of every number of a section, in order."""
-    return {field.name: field.type for field in dataclasses.fields(section) if isinstance(field.type, type)}
+def kinds(section: type, topology: str = "switched") -> dict[str, type]:
+    """Kind (int, float or bool; int of lists too) of every number of a section, in order."""
+    other = {key for name, keys in WIRINGS.items() if name != topology for key in keys}
+    fields = [field for field in dataclasses.fields(section) if field.name not in other and field.name != "topology"]
+    return {field.name: field.type if isinstance(field.type, type) else int for field in fields}
 
 
 @dataclass(frozen=True)
@@ -178,8 +252,18 @@ class System:
 
     @property
     def chip_bytes_per_s(self) -> float:
-        """Rate of a chip into its domain, of one direction: all its links."""
-        return self.domain.planes * self.domain.link_bytes_per_s
+        """Nominal rate of a chip into its domain, of one direction: all its links."""
+        return self.domain.links * self.domain.link_bytes_per_s
+
+    @property
+    def max_ranks(self) -> int:
+        """Chips that can take part in a collective: those of a domain, or of all that its network joins."""
+        return max(self.domain.chips, self.scaleout.cluster_max_chips)
+
+    @property
+    def chips(self) -> int:
+        """Chips of the system as it is built."""
+        return self.domain.chips * self.scaleout.domains
 
     @property
     def chip_bytes_per_s_both_directions(self) -> float:
@@ -210,7 +294,7 @@ class System:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with any value; names, notes and sources do not count."""
         values = [f"{name}={quantity.value!r}" for name, quantity in sorted(self.provenance.items())]
-        text = "\n".join([*values, f"default_protocol={self.default_protocol}"])
+        text = "\n".join([*values, f"default_protocol={self.default_protocol}", f"topology={self.domain.topology}"])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def estimates(self) -> tuple[str, ...]:
@@ -250,10 +334,12 @@ class System:
                 faults.append(f"{name}: {error}")
                 continue
             quantities[name] = Quantity(plain, unit_of(key), USER, USER)
-        faults = faults or contradictions(quantities)
+        faults = faults or contradictions(quantities, self.domain.topology)
         if faults:
             raise SystemFileError(f"system {self.name}: " + "; ".join(faults))
-        return assemble(self.name, self.title, self.status, self.default_protocol, quantities, self.sources)
+        return assemble(
+            self.name, self.title, self.status, self.default_protocol, self.domain.topology, quantities, self.sources
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -262,14 +348,47 @@ def _plain(value: Any) -> Any:
     return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
 
 
-def contradictions(quantities: Mapping[str, Quantity]) -> list[str]:
+def contradictions(quantities: Mapping[str, Quantity], topology: str) -> list[str]:
     """Faults that no number has by itself."""
     faults: list[str] = []
     for name in PROTOCOLS:
         data, line = (quantities.get(f"protocol.{name}.{key}") for key in ("data_bytes", "line_bytes"))
-        if data and line and data.value > line.value:
+        if data and line and cast(int, data.value) > cast(int, line.value):
             faults.append(f"protocol.{name}: data_bytes {data.value} exceeds line_bytes {line.value}")
-    return faults
+    values = {key: quantity.value for key, quantity in quantities.items()}
+    flit, payload = values.get("domain.packet_flit_bytes"), values.get("domain.packet_payload_bytes")
+    if isinstance(flit, int) and isinstance(payload, int) and payload % flit:
+        faults.append(f"domain.packet_payload_bytes: {payload} is not a multiple of packet_flit_bytes {flit}")
+    return faults + _wiring_faults(values, topology)
+
+
+def _wiring_faults(values: Mapping[str, Any], topology: str) -> list[str]:
+    chips = values.get("domain.chips")
+    if any(f"domain.{key}" not in values for key in WIRINGS[topology]) or chips is None:
+        return []  # named as missing
+    per_plane = values.get("domain.links_per_plane")
+    if topology == "switched" and isinstance(per_plane, tuple):
+        given = len(cast(tuple[int, ...], per_plane))
+        if given == values["domain.planes"]:
+            return []
+        return [f"domain.links_per_plane: {given} numbers for {values['domain.planes']} planes"]
+    if topology == "mesh" and chips < 2:
+        return ["domain.chips: a mesh has at least 2"]
+    if topology == "torus":
+        shape, links = values["domain.shape"], values["domain.links_per_direction"]
+        if prod(shape) != chips:
+            return [f"domain.shape: {' x '.join(map(str, shape))} is {prod(shape)} chips, not {chips}"]
+        if len(shape) != len(links):
+            return [f"domain.links_per_direction: {len(links)} numbers for {len(shape)} dimensions"]
+        return ["domain.chips: a torus has at least 2"] if chips < 2 else []
+    if topology == "nested":
+        levels = [cast(tuple[int, ...], values[f"domain.{key}"]) for key in WIRINGS[topology]]
+        if len({len(each) for each in levels}) != 1:
+            return ["domain: chips_per_level, links_per_level and hops_per_level need as many numbers as each other"]
+        sizes = levels[0]
+        if sizes[-1] != chips or any(b % a or b <= a for a, b in pairwise(sizes)):
+            return [f"domain.chips_per_level: {list(sizes)} must grow by whole factors to chips, {chips}"]
+    return []
 
 
 def assemble(
@@ -277,13 +396,14 @@ def assemble(
     title: str,
     status: str,
     default_protocol: str,
+    topology: str,
     quantities: Mapping[str, Quantity],
     sources: Mapping[str, Source],
 ) -> System:
     """A system from its numbers by dotted name; every number has been checked."""
 
-    def part(prefix: str, section: type) -> Any:
-        return section(**{key: quantities[f"{prefix}.{key}"].value for key in kinds(section)})
+    def part(prefix: str, section: type, **more: str) -> Any:
+        return section(**{key: quantities[f"{prefix}.{key}"].value for key in kinds(section, topology)}, **more)
 
     present = {key.split(".")[1] for key in quantities if key.startswith("protocol.")}
     return System(
@@ -291,7 +411,7 @@ def assemble(
         title=title,
         status=status,
         chip=part("chip", Chip),
-        domain=part("domain", Domain),
+        domain=part("domain", Domain, topology=topology),
         endpoint=part("endpoint", Endpoint),
         protocols={each: part(f"protocol.{each}", Protocol) for each in PROTOCOLS if each in present},
         default_protocol=default_protocol,

@@ -147,7 +147,7 @@ def resolve_points(
     ----------
     arguments : Namespace
     ranks : int, optional
-        Rank count where ``--ranks`` was not given; without it all chips of the domain.
+        Rank count where ``--ranks`` was not given; without it all chips of the system.
     fits : callable, optional
         Takes a dtype and a wire format, and raises ValueError if they do not go together with the command's data.
 
@@ -183,10 +183,12 @@ def resolve_points(
     for system_name in _listed(arguments.system, systems()):
         system = load_system(system_name)
         protocol = find_protocol(system, arguments.protocol)
-        chips = system.domain.chips
-        rank_counts = [ranks or chips] if arguments.ranks is None else parse_numbers(arguments.ranks, "--ranks", chips)
-        if rank_counts[-1] > chips:
-            raise ValueError(f"{rank_counts[-1]} ranks are more than the {chips} chips of a {system.name} domain")
+        most = system.chips if arguments.ranks == "all" else system.max_ranks
+        rank_counts = (
+            [ranks or system.chips] if arguments.ranks is None else parse_numbers(arguments.ranks, "--ranks", most)
+        )
+        if rank_counts[-1] > system.max_ranks:
+            raise ValueError(f"{rank_counts[-1]} ranks are more than the {system.max_ranks} chips of {system.name}")
         if root >= min(rank_counts):
             least = min(rank_counts)
             raise ValueError(f"root {root} is not one of the {least} ranks; choose 0 to {least - 1}")

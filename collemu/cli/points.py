@@ -60,7 +60,7 @@ def refuse_oversized(points: Iterable[Point]) -> None:
     ValueError
         For the first; the text names it.
     """
-    from collemu.fabric import MAX_PACKETS, packets_of
+    from collemu.fabric import MAX_PACKETS, routes_of
     from collemu.lower import lower
     from collemu.memory import payload_of
     from collemu.recipe import Recipe
@@ -75,6 +75,6 @@ def refuse_oversized(points: Iterable[Point]) -> None:
             schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
             payload = payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)
             lowered = lower(schedule, point.count, item_bytes=payload.held.item_bytes, wire=payload.wire)
-            packets_of(lowered.messages.nbytes, system, system.protocols[point.protocol])
+            routes_of(lowered.messages, system, system.protocols[point.protocol])
         except ValueError as error:
             raise ValueError(f"{asked}: {error}") from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from collemu.cli.table import lines_of, quantity
 
 if TYPE_CHECKING:
-    from collemu.catalogue import System
+    from collemu.catalogue import Quantity, System
 
 
 def add_parser(subparsers: Any) -> None:
@@ -42,13 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _shown(number: "Quantity") -> str:
+    if isinstance(number.value, tuple):
+        return ", ".join(map(str, number.value))
+    return quantity(number.value, number.unit)
+
+
 def _described(system: "System") -> list[str]:
     numbers = [
-        (name, quantity(each.value, each.unit), each.confidence, each.source, each.note)
-        for name, each in system.provenance.items()
+        (name, _shown(each), each.confidence, each.source, each.note) for name, each in system.provenance.items()
     ]
     derived = [
-        ("planes x link rate: a chip, one way", quantity(system.chip_bytes_per_s, "bytes/s")),
+        ("links x link rate: a chip, one way", quantity(system.chip_bytes_per_s, "bytes/s")),
         ("both ways added, as headlines do", quantity(system.chip_bytes_per_s_both_directions, "bytes/s")),
         ("all chips, both ways added", quantity(system.domain_bytes_per_s_both_directions, "bytes/s")),
         ("all chips, dense FP8", quantity(system.domain_fp8_dense_flop_per_s, "flop/s")),

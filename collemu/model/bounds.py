@@ -1,4 +1,4 @@
-"""Lower bounds: no schedule, however clever, ends sooner within one domain.
+"""Lower bounds: no schedule, however clever, ends sooner.
 
 The bandwidth bound counts the bytes that one port of some chip must carry in one direction. Let S be the
 wire bytes of ``count`` elements and n the ranks.
@@ -16,8 +16,12 @@ Time is launch + bytes / rate + two link hops, for n > 1 and any byte at all. It
 three follow each other. No byte leaves before the launch is over. The links of a chip together carry one
 direction at ``rate``, so the last of B bytes given out leaves no sooner than B / rate after that, and then
 has two links to cross; likewise the first of B bytes taken in arrives no sooner than two hops after the
-launch, and the last of them B / rate later. Packet headers, protocol lines, credits, step latencies and
-copies only add.
+launch, and the last of them B / rate later. Without switches there is one hop. Packet headers, protocol lines,
+credits, step latencies and copies only add.
+
+Where ranks lie in several domains, a chip's rate is that of its links and its rails together, and the latency that of
+the network. A second bound counts what must enter or leave a domain, which only the rails of its chips carry: the
+larger of the two holds.
 """
 
 from collections.abc import Sequence
@@ -94,6 +98,39 @@ def port_elements(
     raise ValueError(f"bound of {collective!r}: no such collective")
 
 
+def crossing_elements(
+    collective: str, ranks: int, count: int, chips: int, *, counts: Sequence[Sequence[int]] | None = None
+) -> Fraction:
+    """Elements that some chip must carry over the network in one direction, where domains have ``chips`` chips.
+
+    What must enter, or leave, a domain is shared by its chips: the last domain, which may have few, decides.
+    """
+    last = ranks % chips or chips
+    if collective == "alltoallv":
+        return Fraction(0) if counts is None else _largest_crossing(ranks, counts, chips)
+    if collective in ("all_reduce", "broadcast", "reduce"):
+        return Fraction(count, chips if collective != "all_reduce" else last)
+    if collective == "sendrecv":
+        return Fraction(0)  # neighbours: most of them stay inside
+    if collective in ("gather", "scatter"):
+        return Fraction(count * (ranks - chips), chips)
+    if collective == "alltoall":
+        return Fraction(count * (ranks - last))
+    return Fraction(count * (ranks - last), last)  # all_gather, reduce_scatter
+
+
+def _largest_crossing(ranks: int, counts: Sequence[Sequence[int]], chips: int) -> Fraction:
+    """Most elements a chip that a domain's chips send to, or receive from, other domains."""
+    most = Fraction(0)
+    for first in range(0, ranks, chips):
+        inside = range(first, min(first + chips, ranks))
+        outside = [rank for rank in range(ranks) if rank not in inside]
+        leaving = sum(int(counts[i][j]) for i in inside for j in outside)
+        entering = sum(int(counts[j][i]) for i in inside for j in outside)
+        most = max(most, Fraction(max(leaving, entering), len(inside)))
+    return most
+
+
 def lower_bound(
     collective: str,
     ranks: int,
@@ -109,7 +146,7 @@ def lower_bound(
     ----------
     collective : str
     ranks, count : int
-        As ``emulate`` takes them; ``ranks`` must fit in one domain.
+        As ``emulate`` takes them.
     itemsize_bits : int or Fraction
         Bits of an element on the wire, scales of full blocks included: 32 for float32, 17/4 for mxfp4.
     system : System
@@ -119,23 +156,29 @@ def lower_bound(
     Raises
     ------
     ValueError
-        As ``port_elements``; more ranks than the domain has chips; no bits.
+        As ``port_elements``; no bits.
     """
     domain = system.domain
-    if ranks > domain.chips:
-        raise ValueError(
-            f"bound of {collective}: {ranks} ranks exceed the {domain.chips} chips of a {system.name} domain "
-            f"and the bound holds within one"
-        )
     if itemsize_bits <= 0:
         raise ValueError(f"bound of {collective}: itemsize_bits must be above zero, not {itemsize_bits}")
     elements, name = port_elements(
         collective, ranks, count, in_switch_reduction=domain.in_switch_reduction, counts=counts
     )
     port_bytes = elements * Fraction(itemsize_bits) / 8
-    rate = domain.planes * exact(domain.link_bytes_per_s)
+    rate = domain.links * exact(domain.link_bytes_per_s)
+    hops = 1 if domain.topology in ("mesh", "torus") else HOPS
+    latency_fs = system.endpoint.launch_fs + (hops * domain.hop_latency_fs if port_bytes else 0)
+    if ranks > domain.chips:
+        rate += exact(system.scaleout.bytes_per_s)
+        latency_fs = system.endpoint.launch_fs + (system.scaleout.latency_fs if port_bytes else 0)
     bandwidth_fs = port_bytes * FEMTOSECONDS_PER_SECOND / rate
-    latency_fs = system.endpoint.launch_fs + (HOPS * domain.hop_latency_fs if port_bytes else 0)
+    if ranks > domain.chips:
+        crossing = (
+            crossing_elements(collective, ranks, count, domain.chips, counts=counts) * Fraction(itemsize_bits) / 8
+        )
+        crossing_fs = crossing * FEMTOSECONDS_PER_SECOND / exact(system.scaleout.bytes_per_s)
+        if crossing_fs > bandwidth_fs:
+            name, port_bytes, bandwidth_fs = "crossing domains", crossing, crossing_fs
     return Bounds(
         name=name,
         port_bytes=float(port_bytes),

@@ -1,35 +1,59 @@
 """Packets on links: chip ports with credits, switch planes with round-robin outputs (docs/timing-rules.md, 3 to 6).
 
-Nothing here is a global event queue. A plane's time advances in windows no longer than the shortest crossing of a link,
+Nothing here is a global event queue. A lane's time advances in windows no longer than the shortest crossing of a link,
 so that whatever a port or an output does inside a window can be noticed elsewhere only in a later one. Inside a window
 every port and every output runs its own tight loop, in any order. Equal packets that follow each other without a gap
 are one *train*: one entry for up to a window's worth of packets.
 
-Planes share nothing but the messages: every table of links has a slice a plane, and the functions here see one slice,
-which stays in the cache while they work on it. In it, port and output are numbered as their chips, and the queue from
-chip s to output o is o * ranks + s. Tables are int64 with a row a port, output, train, message or chip, a cache line or
-two each; the constants below name their columns. Times are femtoseconds.
+A *lane* is one link of every chip: to a switch, and from that switch to every chip, or straight to one other chip.
+Lanes that serve the same destinations are a *group*, over which a message's packets are sprayed. Lanes that are built
+alike are a *stage*: the domain, and the network that joins domains.
+
+Lanes share nothing but the messages: every table of links has a slice a lane, and the functions here work on one slice,
+which stays in the cache meanwhile. In it, port and output are numbered as their chips; an output is reached by the
+``reach`` chips of its domain, and the queue from chip s to output o is o * reach + s % reach. Tables are int64 with a
+row a port, output, train, message or line, a cache line or two each; the constants below name their columns. Times are
+femtoseconds.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit_lean
 
 NEVER = np.int64(np.iinfo(np.int64).max)
 NONE = -1
 
+Table = NDArray[np.int64]
 
-class Fabric(NamedTuple):
-    """Constants of one switch stage."""
 
-    ranks: int
-    planes: int
-    latency: int  # of one link
-    credits: int  # packets of a chip on a plane
+class Stage(NamedTuple):
+    """Lanes that are built alike, and the state of their links."""
+
+    direct: bool  # links lead from chip to chip, without a switch
+    hops: int  # links of a path: 1, or 2 with a switch between them
+    groups: int
+    first_line: int  # that of chip 0 and group 0; a chip's lines follow each other
+    reach: int  # chips that share a switch
+    credits: int  # packets of a chip on a lane
     header: int  # bytes of a packet without payload
     full: int  # bytes of a full packet with its header
+    crossing: int  # the shortest time from a packet's start to its arrival, or that of a credit
+    serialisation: Table  # [bytes] time of a packet on a link, up to a full one
+    lanes: Table
+    ports: Table  # [lane, chip]
+    port_traffic: Table
+    outputs: Table  # [lane, chip]
+    output_traffic: Table
+    expected: Table  # [lane, layer, output, place]
+    ready: NDArray[np.uint64]  # [lane, output] inputs whose oldest packet is there, a bit each
+    queues: Table  # [lane, queue]
+    trains: Table  # [lane, place in the pool]
+    active: Table  # [lane, ports or outputs, place]
+    active_counts: Table
+    lane_next: Table  # [lane] when it has something to do
 
 
 # Columns of `messages`.
@@ -45,21 +69,32 @@ SENDER = 8  # operation
 RECEIVER = 9  # operation
 SUCCESSOR = 10  # the message that takes over its FIFO slot, or NONE
 VISIBLE = 11  # may be received at; NEVER before
-MESSAGE_COLUMNS = 12
+QUEUE = 12  # its line
+NETWORK = 13  # 1: travels on the network, not in a domain
+PATH = 14  # latency of all links of its path
+STEP = 15  # from its operation's start to its being offered
+MESSAGE_COLUMNS = 16
 
-# Columns of `chips`. A chip's messages stand in `line` from LINE on, in the order in which it sends them.
+# Columns of `lines`, one a chip and group. Messages stand in `line` from LINE on, in the order in which they are sent.
 LINE = 0
 LENGTH = 1  # messages in line so far
 NUMBERED = 2  # of these, those whose packets have numbers
 COUNTER = 3  # packets numbered so far
-CHIP_COLUMNS = 4
+LINE_COLUMNS = 4
+
+# Columns of `lanes`.
+GROUP = 0
+FIRST_LANE = 1  # of its group
+LANES = 2  # of its group
+LATENCY = 3  # of one link
+LANE_COLUMNS = 4
 
 # Columns of `ports`, the chip side of the links.
 FREE = 0  # the link is free at
 CREDITS = 1  # at hand
 RETURNING = 2  # first of the trains of credits on their way back, or NONE
-PLACE = 3  # position in the chip's line
-PACKET = 4  # next packet of that message for this plane
+PLACE = 3  # position in the line
+PACKET = 4  # next packet of that message for this lane
 STARVED = 5  # 1: waits for a credit; one that is sent meanwhile may be back sooner than those that are known
 LISTED = 6  # 1: is in the list of active ports
 PORT_COLUMNS = 8
@@ -272,10 +307,24 @@ def admit_arrivals(outputs, expected, ready, output, now):
 
 @jit_lean
 def enqueue(
-    serialisation, outputs, expected, queues, trains, active, counts, output, source, arrival, count, size, message
+    serialisation,
+    reach,
+    outputs,
+    expected,
+    queues,
+    trains,
+    active,
+    counts,
+    output,
+    chip,
+    arrival,
+    count,
+    size,
+    message,
 ):
     """Queue a train at the switch output that leads to its destination."""
-    queue = output * outputs.shape[0] + source
+    source = chip % reach
+    queue = output * reach + source
     if queues[queue, HEAD] != NONE:
         tail = queues[queue, TAIL]
         if (
@@ -304,14 +353,15 @@ def enqueue(
 
 
 @jit_lean
-def enter_message(plane, planes, messages, line, chips, ports, chip):
-    """Move a port on to the next message that has a packet for its plane; False if its chip's line ends before."""
-    first = chips[chip, LINE]
-    length = chips[chip, LENGTH]
+def enter_message(lane, lanes, messages, line, lines, ports, chip, own_line):
+    """Move a port on to the next message that has a packet for its lane; False if its line ends before."""
+    first = lines[own_line, LINE]
+    length = lines[own_line, LENGTH]
     place = ports[chip, PLACE]
+    index = lane - lanes[lane, FIRST_LANE]
     while place < length:
         message = line[first + place]
-        packet = (plane - messages[message, FIRST_PACKET]) % planes
+        packet = (index - messages[message, FIRST_PACKET]) % lanes[lane, LANES]
         if packet < messages[message, PACKETS]:
             ports[chip, PLACE] = place
             ports[chip, PACKET] = packet
@@ -322,65 +372,57 @@ def enter_message(plane, planes, messages, line, chips, ports, chip):
 
 
 @jit_lean
-def number_packets(messages, line, chips, ports, active, counts, plane_next):
-    """Number the packets of messages that have come into line, and list the ports that they give work to.
-
-    ``ports``, ``active`` and ``counts`` are those of all planes; ``plane_next`` is when each has something to do.
-    """
-    planes = ports.shape[0]
-    for chip in range(chips.shape[0]):
-        length = chips[chip, LENGTH]
-        if chips[chip, NUMBERED] == length:
-            continue
-        packets = 0
-        start = chips[chip, COUNTER]
-        while chips[chip, NUMBERED] < length:
-            message = line[chips[chip, LINE] + chips[chip, NUMBERED]]
-            messages[message, FIRST_PACKET] = start + packets
-            packets += messages[message, PACKETS]
-            chips[chip, NUMBERED] += 1
-        chips[chip, COUNTER] = start + packets
-        for k in range(min(packets, planes)):
-            plane = (start + k) % planes
-            if ports[plane, chip, LISTED] == 0:
-                enter_message(plane, planes, messages, line, chips, ports[plane], chip)
-                message = line[chips[chip, LINE] + ports[plane, chip, PLACE]]
-                plane_next[plane] = min(plane_next[plane], messages[message, READY])
-                ports[plane, chip, LISTED] = 1
-                active[plane, PORTS, counts[plane, PORTS]] = chip
-                counts[plane, PORTS] += 1
+def number_packets(stage, messages, line, lines):
+    """Number the packets of messages that have come into line, and list the ports that they give work to."""
+    ports = stage.ports
+    for chip in range(ports.shape[1]):
+        first_lane = 0
+        while first_lane < stage.lanes.shape[0]:
+            own_line = stage.first_line + chip * stage.groups + stage.lanes[first_lane, GROUP]
+            width = stage.lanes[first_lane, LANES]
+            length = lines[own_line, LENGTH]
+            packets = 0
+            start = lines[own_line, COUNTER]
+            while lines[own_line, NUMBERED] < length:
+                message = line[lines[own_line, LINE] + lines[own_line, NUMBERED]]
+                messages[message, FIRST_PACKET] = start + packets
+                packets += messages[message, PACKETS]
+                lines[own_line, NUMBERED] += 1
+            lines[own_line, COUNTER] = start + packets
+            for k in range(min(packets, width)):
+                lane = first_lane + (start + k) % width
+                if ports[lane, chip, LISTED] == 0:
+                    enter_message(lane, stage.lanes, messages, line, lines, ports[lane], chip, own_line)
+                    message = line[lines[own_line, LINE] + ports[lane, chip, PLACE]]
+                    stage.lane_next[lane] = min(stage.lane_next[lane], messages[message, READY])
+                    ports[lane, chip, LISTED] = 1
+                    stage.active[lane, PORTS, stage.active_counts[lane, PORTS]] = chip
+                    stage.active_counts[lane, PORTS] += 1
+            first_lane += width
 
 
 @jit_lean
-def send_from_ports(
-    plane,
-    fabric,
-    serialisation,
-    messages,
-    line,
-    chips,
-    ports,
-    traffic,
-    outputs,
-    expected,
-    queues,
-    trains,
-    active,
-    counts,
-    end,
-):
-    """Let every active port of a plane send all packets that start before ``end``.
+def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, end):
+    """Let every active port of a lane send all packets that start before ``end``.
 
-    Returns when the first of them could go on; a starved port is woken by the output that returns a credit to it.
+    Messages whose last packet a direct link has sent join ``delivered``, which has ``deliveries`` entries. Returns how
+    many it has then, and when the first port could go on; a starved one is woken by the output that returns a credit.
     """
-    planes = np.int64(fabric.planes)
-    full = np.int64(fabric.full)
+    serialisation = stage.serialisation
+    ports = stage.ports[lane]
+    traffic = stage.port_traffic[lane]
+    trains = stage.trains[lane]
+    active = stage.active[lane]
+    counts = stage.active_counts[lane]
+    width = stage.lanes[lane, LANES]
+    latency = stage.lanes[lane, LATENCY]
+    full = np.int64(stage.full)
     full_spacing = serialisation[full]
-    latency = np.int64(fabric.latency)
     first_on = NEVER
     place = 0
     while place < counts[PORTS]:
         chip = active[PORTS, place]
+        own_line = stage.first_line + chip * stage.groups + stage.lanes[lane, GROUP]
         free = ports[chip, FREE]
         packet = ports[chip, PACKET]
         ports[chip, STARVED] = 0
@@ -388,15 +430,15 @@ def send_from_ports(
             # Not needed yet, perhaps, but a short list is a quick list, and the pool stays small enough for the cache.
             collect_credits(ports, trains, chip, free)
         going_on = NEVER
-        message = line[chips[chip, LINE] + ports[chip, PLACE]]
+        message = line[lines[own_line, LINE] + ports[chip, PLACE]]
         packets = messages[message, PACKETS]
         while True:
             if packet >= packets:
                 ports[chip, PLACE] += 1
-                if not enter_message(plane, planes, messages, line, chips, ports, chip):
+                if not enter_message(lane, stage.lanes, messages, line, lines, ports, chip, own_line):
                     break
                 packet = ports[chip, PACKET]
-                message = line[chips[chip, LINE] + ports[chip, PLACE]]
+                message = line[lines[own_line, LINE] + ports[chip, PLACE]]
                 packets = messages[message, PACKETS]
             start = max(free, messages[message, READY])
             if start >= end:
@@ -418,30 +460,41 @@ def send_from_ports(
             else:
                 size = full
                 spacing = full_spacing
-                # full packets of this plane that are left, as many as there are credits, and that start before the end
-                if packet + planes < packets - 1:
-                    count = min((packets - 2 - packet) // planes + 1, ports[chip, CREDITS])
+                # full packets of this lane that are left, as many as there are credits, and that start before the end
+                if packet + width < packets - 1:
+                    count = min((packets - 2 - packet) // width + 1, ports[chip, CREDITS])
                     if start + (count - 1) * spacing >= end:
                         count = (end - 1 - start) // spacing + 1
             arrival = start + spacing + latency
-            output = messages[message, DESTINATION]
-            enqueue(
-                serialisation,
-                outputs,
-                expected,
-                queues,
-                trains,
-                active,
-                counts,
-                output,
-                chip,
-                arrival,
-                count,
-                size,
-                message,
-            )
+            destination = messages[message, DESTINATION]
             free = start + count * spacing
-            packet += count * planes
+            if stage.direct:
+                return_credits(ports, trains, chip, take_train(trains), arrival + latency, count, spacing)
+                stage.output_traffic[lane, destination, BYTES] += count * size
+                stage.output_traffic[lane, destination, BUSY] += count * spacing
+                messages[message, ARRIVAL] = max(messages[message, ARRIVAL], free + latency)
+                messages[message, REMAINING] -= count
+                if messages[message, REMAINING] == 0:
+                    delivered[deliveries] = message
+                    deliveries += 1
+            else:
+                enqueue(
+                    serialisation,
+                    stage.reach,
+                    stage.outputs[lane],
+                    stage.expected[lane],
+                    stage.queues[lane],
+                    trains,
+                    active,
+                    counts,
+                    destination,
+                    chip,
+                    arrival,
+                    count,
+                    size,
+                    message,
+                )
+            packet += count * width
             ports[chip, CREDITS] -= count
             traffic[chip, BYTES] += count * size
             traffic[chip, BUSY] += count * spacing
@@ -454,34 +507,28 @@ def send_from_ports(
         else:
             first_on = min(first_on, going_on)
             place += 1
-    return first_on
+    return deliveries, first_on
 
 
 @jit_lean
-def serve_outputs(
-    fabric,
-    serialisation,
-    messages,
-    ports,
-    outputs,
-    traffic,
-    expected,
-    ready,
-    queues,
-    trains,
-    active,
-    counts,
-    delivered,
-    deliveries,
-    end,
-):
-    """Let every active switch output of a plane send all packets that start before ``end``.
+def serve_outputs(stage, lane, messages, delivered, deliveries, end):
+    """Let every active switch output of a lane send all packets that start before ``end``.
 
     Messages whose last packet leaves join ``delivered``, which has ``deliveries`` entries. Returns how many it has
     then, and when the first output, or a port that one of them has woken with a credit, could go on.
     """
-    ranks = np.int64(fabric.ranks)
-    latency = np.int64(fabric.latency)
+    serialisation = stage.serialisation
+    ports = stage.ports[lane]
+    outputs = stage.outputs[lane]
+    traffic = stage.output_traffic[lane]
+    expected = stage.expected[lane]
+    ready = stage.ready[lane]
+    queues = stage.queues[lane]
+    trains = stage.trains[lane]
+    active = stage.active[lane]
+    counts = stage.active_counts[lane]
+    latency = stage.lanes[lane, LATENCY]
+    reach = np.int64(stage.reach)
     first_on = NEVER
     place = 0
     while place < counts[OUTPUTS]:
@@ -497,7 +544,8 @@ def serve_outputs(
                     empty = True
                     break
                 continue
-            queue = output * ranks + source
+            queue = output * reach + source
+            chip = output - output % reach + source
             train = queues[queue, HEAD]
             size = trains[train, SIZE]
             spacing = serialisation[size]
@@ -530,13 +578,13 @@ def serve_outputs(
                 trains[train, FIRST] += count * spacing
                 credit = take_train(trains)
             back = now + spacing + latency
-            return_credits(ports, trains, source, credit, back, count, spacing)
-            if ports[source, STARVED] == 1:
+            return_credits(ports, trains, chip, credit, back, count, spacing)
+            if ports[chip, STARVED] == 1:
                 first_on = min(first_on, back)
 
             traffic[output, BYTES] += count * size
             traffic[output, BUSY] += count * spacing
-            outputs[output, POINTER] = 0 if source + 1 == ranks else source + 1
+            outputs[output, POINTER] = 0 if source + 1 == reach else source + 1
             outputs[output, FREE] = finish
             now = finish
         if empty:

@@ -2,18 +2,18 @@
 
 Chips and links take turns. Where links have run up to ``done``, nothing that they do later is noticed at a chip within
 one crossing of a link, so everything that happens at chips before ``done`` + crossing is known; and what starts there
-sends only one step latency later, so links can run on to ``done`` + crossing + step. Within that stretch planes know
+sends only one step latency later, so links can run on to ``done`` + crossing + step. Within that stretch lanes know
 nothing of each other: each runs through it by itself, in windows (``links``).
 
-Why no message comes too late: one that is made ready in a round is ready before that round's end, and no later round
-makes one ready before it, so a line only grows behind what has been numbered. Bytes move when an operation finishes;
-operations that nothing orders and that finish together move theirs in no particular order, as races do.
+Why no message comes too late: all messages of a line have the same step latency, so none that is made ready in a later
+round is ready before those of this round, and a line only grows behind what has been numbered. Bytes move when an
+operation finishes; operations that nothing orders and that finish together move theirs in no particular order, as races
+do.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit, jit_lean
 from collemu_kernels.dataplane import DataPlane, move
@@ -23,23 +23,24 @@ from collemu_kernels.links import (
     LAST_BYTES,
     LENGTH,
     LINE,
+    NETWORK,
     NEVER,
     NONE,
     PACKETS,
+    PATH,
+    QUEUE,
     READY,
     RECEIVER,
     SENDER,
-    SOURCE,
+    STEP,
     SUCCESSOR,
     VISIBLE,
-    Fabric,
+    Stage,
+    Table,
     number_packets,
     send_from_ports,
     serve_outputs,
 )
-
-Table = NDArray[np.int64]
-Mask = NDArray[np.uint64]
 
 # What a run returns.
 DONE = 0
@@ -73,8 +74,7 @@ class Endpoint(NamedTuple):
     """Constants of the chips."""
 
     launch: int
-    step: int
-    notice: int  # from a slot's release to its sender's knowing
+    step: int  # the shortest of a message
     limit: int  # the clock's end
 
 
@@ -85,12 +85,12 @@ def post(event_times, event_codes, counts, time, index, kind):
 
 
 @jit_lean
-def line_up(messages, line, chips, message):
-    """Put a ready message into its chip's line: by ready time, equal ones by (thread, step), as operations are."""
-    chip = messages[message, SOURCE]
-    first = chips[chip, LINE]
-    place = first + chips[chip, LENGTH]
-    chips[chip, LENGTH] += 1
+def line_up(messages, line, lines, message):
+    """Put a ready message into its line: by ready time, equal ones by (thread, step), as operations are."""
+    own_line = messages[message, QUEUE]
+    first = lines[own_line, LINE]
+    place = first + lines[own_line, LENGTH]
+    lines[own_line, LENGTH] += 1
     while place > first:
         before = line[place - 1]
         if messages[before, READY] < messages[message, READY] or (
@@ -103,114 +103,77 @@ def line_up(messages, line, chips, message):
 
 
 @jit_lean
-def begin(operations, messages, line, chips, event_times, event_codes, counts, operation, now, step):
+def begin(operations, messages, line, lines, event_times, event_codes, counts, operation, now):
     """Start an operation: all that will come of it at its own chip is known at once."""
     operations[operation, START] = now
     finish = now + operations[operation, WORK]
     message = operations[operation, SENT]
     if message != NONE:
-        messages[message, READY] = now + step
-        finish += step
-        line_up(messages, line, chips, message)
+        messages[message, READY] = now + messages[message, STEP]
+        finish += messages[message, STEP]
+        line_up(messages, line, lines, message)
     operations[operation, FINISH] = finish
     post(event_times, event_codes, counts, finish, operation, OPERATION_ENDS)
 
 
 @jit_lean
-def satisfy(operations, messages, line, chips, event_times, event_codes, counts, operation, now, step):
+def satisfy(operations, messages, line, lines, event_times, event_codes, counts, operation, now):
     """A condition of an operation has come true; events come in time order, so the last one starts it."""
     operations[operation, WAITS] -= 1
     if operations[operation, WAITS] == 0:
-        begin(operations, messages, line, chips, event_times, event_codes, counts, operation, now, step)
+        begin(operations, messages, line, lines, event_times, event_codes, counts, operation, now)
 
 
 @jit_lean
-def advance_links(
-    fabric,
-    serialisation,
-    messages,
-    line,
-    chips,
-    ports,
-    port_traffic,
-    outputs,
-    output_traffic,
-    expected,
-    ready,
-    queues,
-    trains,
-    active,
-    active_counts,
-    plane_next,
-    delivered,
-    window,
-    end,
-):
-    """Let all links send what starts before ``end``; return how many messages have left the switches for good."""
-    deliveries = 0
-    for plane in range(fabric.planes):
-        while plane_next[plane] < end:
-            window_end = min(plane_next[plane] + window, end)
-            first_on = send_from_ports(
-                plane,
-                fabric,
-                serialisation,
-                messages,
-                line,
-                chips,
-                ports[plane],
-                port_traffic[plane],
-                outputs[plane],
-                expected[plane],
-                queues[plane],
-                trains[plane],
-                active[plane],
-                active_counts[plane],
-                window_end,
+def advance_links(stage, messages, line, lines, delivered, deliveries, window, end):
+    """Let all links of a stage send what starts before ``end``; messages that have left for good join ``delivered``."""
+    for lane in range(stage.lanes.shape[0]):
+        while stage.lane_next[lane] < end:
+            window_end = min(stage.lane_next[lane] + window, end)
+            deliveries, first_on = send_from_ports(
+                stage, lane, messages, line, lines, delivered, deliveries, window_end
             )
-            plane_next[plane] = first_on
-            deliveries, first_on = serve_outputs(
-                fabric,
-                serialisation,
-                messages,
-                ports[plane],
-                outputs[plane],
-                output_traffic[plane],
-                expected[plane],
-                ready[plane],
-                queues[plane],
-                trains[plane],
-                active[plane],
-                active_counts[plane],
-                delivered,
-                deliveries,
-                window_end,
-            )
-            plane_next[plane] = min(plane_next[plane], first_on)
+            if not stage.direct:
+                deliveries, woken = serve_outputs(stage, lane, messages, delivered, deliveries, window_end)
+                first_on = min(first_on, woken)
+            stage.lane_next[lane] = first_on
     return deliveries
+
+
+@jit_lean
+def next_start(stage):
+    """When the first lane of a stage has something to do."""
+    first = NEVER
+    for lane in range(stage.lane_next.shape[0]):
+        first = min(first, stage.lane_next[lane])
+    return first
+
+
+@jit_lean
+def empty_path(domain, network, messages, message, notice):
+    """Time on an empty path of a message's largest packet, or of a notice, which is a header."""
+    stage_of = messages[message, NETWORK]
+    if notice:
+        size = network.header if stage_of == 1 else domain.header
+    else:
+        size = messages[message, LAST_BYTES]  # may be the largest, if what fills no flit takes more
+        if messages[message, PACKETS] > 1:
+            size = max(size, network.full if stage_of == 1 else domain.full)
+    if stage_of == 1:
+        return messages[message, PATH] + network.hops * network.serialisation[size]
+    return messages[message, PATH] + domain.hops * domain.serialisation[size]
 
 
 @jit
 def run(
     endpoint: Endpoint,
-    fabric: Fabric,
-    serialisation: Table,
+    domain: Stage,
+    network: Stage,
     operations: Table,
     dependents: Table,
     messages: Table,
     line: Table,
-    chips: Table,
-    ports: Table,
-    port_traffic: Table,
-    outputs: Table,
-    output_traffic: Table,
-    expected: Table,
-    ready: Mask,
-    queues: Table,
-    trains: Table,
-    active: Table,
-    active_counts: Table,
-    plane_next: Table,
+    lines: Table,
     delivered: Table,
     counts: Table,
     event_times: Table,
@@ -218,18 +181,16 @@ def run(
     data: DataPlane,
 ) -> int:
     """Run a program to its end; returns DONE or what went wrong. All results are in the arrays."""
-    latency = fabric.latency
-    step = endpoint.step
-    crossing = latency + serialisation[fabric.header]  # the shortest, and a window
+    crossing = min(domain.crossing, network.crossing)  # a window
     total = operations.shape[0] - 1
 
     for operation in range(total):
         if operations[operation, WAITS] == 0:
-            begin(operations, messages, line, chips, event_times, event_codes, counts, operation, endpoint.launch, step)
+            begin(operations, messages, line, lines, event_times, event_codes, counts, operation, endpoint.launch)
 
     done = np.int64(0)
     while True:
-        now = plane_next.min()
+        now = min(next_start(domain), next_start(network))
         if counts[PENDING] > 0:
             now = min(now, event_times[0])
         if now == NEVER:
@@ -251,55 +212,26 @@ def run(
                 counts[FINISHED] += 1
                 following = operations[index, FOLLOWING]
                 if following != NONE:
-                    satisfy(operations, messages, line, chips, event_times, event_codes, counts, following, time, step)
+                    satisfy(operations, messages, line, lines, event_times, event_codes, counts, following, time)
                 for place in range(operations[index, DEPENDENTS], operations[index + 1, DEPENDENTS]):
-                    satisfy(
-                        operations,
-                        messages,
-                        line,
-                        chips,
-                        event_times,
-                        event_codes,
-                        counts,
-                        dependents[place],
-                        time,
-                        step,
-                    )
+                    dependent = dependents[place]
+                    satisfy(operations, messages, line, lines, event_times, event_codes, counts, dependent, time)
                 if received != NONE and messages[received, SUCCESSOR] != NONE:
-                    freed = time + endpoint.notice
-                    post(event_times, event_codes, counts, freed, messages[received, SUCCESSOR], SLOT_IS_FREE)
+                    known = time + empty_path(domain, network, messages, received, True)
+                    post(event_times, event_codes, counts, known, messages[received, SUCCESSOR], SLOT_IS_FREE)
             else:
                 operation = messages[index, RECEIVER if kind == MESSAGE_ARRIVES else SENDER]
-                satisfy(operations, messages, line, chips, event_times, event_codes, counts, operation, time, step)
-        number_packets(messages, line, chips, ports, active, active_counts, plane_next)
+                satisfy(operations, messages, line, lines, event_times, event_codes, counts, operation, time)
+        number_packets(domain, messages, line, lines)
+        number_packets(network, messages, line, lines)
 
-        done += crossing + step
-        deliveries = advance_links(
-            fabric,
-            serialisation,
-            messages,
-            line,
-            chips,
-            ports,
-            port_traffic,
-            outputs,
-            output_traffic,
-            expected,
-            ready,
-            queues,
-            trains,
-            active,
-            active_counts,
-            plane_next,
-            delivered,
-            crossing,
-            done,
-        )
+        done += crossing + endpoint.step
+        deliveries = advance_links(domain, messages, line, lines, delivered, 0, crossing, done)
+        deliveries = advance_links(network, messages, line, lines, delivered, deliveries, crossing, done)
         for place in range(deliveries):
             message = delivered[place]
-            largest = fabric.full if messages[message, PACKETS] > 1 else messages[message, LAST_BYTES]
             sent = operations[messages[message, SENDER], FINISH]
-            visible = max(messages[message, ARRIVAL], sent + 2 * (serialisation[largest] + latency))
+            visible = max(messages[message, ARRIVAL], sent + empty_path(domain, network, messages, message, False))
             messages[message, VISIBLE] = visible
             post(event_times, event_codes, counts, visible, message, MESSAGE_ARRIVES)
     if counts[FINISHED] < total:

@@ -32,7 +32,7 @@ BAD_INPUT = {
     "step": ((*PERF, "-b", "1", "-e", "8", "-i", "0"), "never reach"),
     "factor": ((*PERF, "-f", "two"), "not a whole number"),
     "zero ranks": (("perf", "all_reduce", "--ranks", "0"), "is 0; give 1"),
-    "more ranks than chips": (("perf", "all_reduce", "--ranks", "73"), "at most 72"),
+    "more ranks than chips": (("perf", "all_reduce", "--ranks", "1000001"), "at most 1000000"),
     "root": (("perf", "broadcast", "-r", "6", "--ranks", "6"), "choose 0 to 5"),
     "negative root": (("perf", "broadcast", "-r", "-1", "--ranks", "6"), "-r"),
     "protocol": ((*PERF, "--protocol", "ll256"), "no protocol"),

@@ -1,11 +1,12 @@
 """Random schedules and fabrics for tests that hold two packet engines together."""
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from random import Random
 
 from collemu_kernels import kinds
 
-from tests.oracles.slow_packets import Fabric, Operation
+from tests.oracles.slow_packets import NO_STAGE, Fabric, Operation, Stage, directions, group_of
 
 LOCAL = (kinds.NOP, kinds.COPY, kinds.REDUCE)
 RECEIVES = (kinds.RECV, kinds.RECV_REDUCE, kinds.RECV_REDUCE_COPY)
@@ -14,6 +15,12 @@ FUSED_SENDS = (kinds.RECV_COPY_SEND, kinds.RECV_REDUCE_SEND, kinds.RECV_REDUCE_C
 MAX_THREADS = 4  # of a rank
 MAX_CHANNELS = 3
 MAX_MESSAGES = 80  # begun; forwarding makes more
+
+TOPOLOGIES = ("switched", "nested", "mesh", "torus")
+TORUS_SHAPES = ((2,), (3,), (1, 3), (4,), (2, 2), (5,), (2, 3), (3, 2), (2, 1, 3), (2, 2, 2), (8,), (3, 3))
+MAX_CHIPS = 9  # of the only domain
+MAX_CHIPS_OF_MANY = 5  # of a domain
+MAX_DOMAINS = 4
 
 
 @dataclass
@@ -35,44 +42,88 @@ def random_case(rng: Random) -> tuple[list[Operation], Fabric]:
     it is sent, so message k - slots is received before message k is sent, and a dependency names an operation
     that is there already. Work is random too, and need not fit the message.
     """
-    case = _Case(rng, chips=rng.randint(2, 9))
+    fabric = random_fabric(rng)
+    case = _Case(rng, random_peers(rng, fabric))
     for _ in range(rng.randint(1, MAX_MESSAGES)):
         if rng.random() < 0.2:
             case.add_local()
         case.add_message()
-    return case.in_global_order(), random_fabric(rng)
+    return case.in_global_order(), fabric
+
+
+def random_peers(rng: Random, fabric: Fabric) -> list[list[int]]:
+    """The ranks that each rank can send to; those of its domain perhaps several times, so that they are drawn more
+    often. The last domain may have fewer ranks than the others."""
+    fewest, most = 2, fabric.chips
+    if fabric.network.widths:
+        fewest, most = fabric.chips + 1, rng.randint(2, MAX_DOMAINS) * fabric.chips
+    ranks = rng.choice([most, rng.randint(fewest, most)])
+    peers = [[peer for peer in range(ranks) if can_send(fabric, rank, peer)] for rank in range(ranks)]
+    more = rng.choice([0, 0, 3])
+    return [
+        of_rank + more * [peer for peer in of_rank if peer // fabric.chips == rank // fabric.chips]
+        for rank, of_rank in enumerate(peers)
+    ]
+
+
+def can_send(fabric: Fabric, source: int, destination: int) -> bool:
+    try:
+        group_of(fabric, source, destination)
+    except ValueError:
+        return False
+    return True
 
 
 def random_fabric(rng: Random) -> Fabric:
-    """A third each: times so coarse that much happens at once; few credits and short links, so that ports starve
-    while others' packets are short; and anything."""
-    choice = rng.random()
-    if choice < 1 / 3:
-        link = (rng.randint(1, 3), 1)
-        latency_fs = rng.randint(0, 100)
-        endpoint_rates = [(0, 1), link]
-        step_fs = rng.choice([0, rng.randint(0, 1000)])
-        payload, header = rng.randint(16, 1000), rng.randint(1, 4)
-    elif choice < 2 / 3:
-        link = (1000 * rng.randint(1, 5), 1)
-        latency_fs = 8000 * rng.randint(25, 200)
-        endpoint_rates = [(0, 1), link, (2 * link[0], 1)]
-        step_fs = rng.choice([0, latency_fs])
-        payload, header = rng.choice([16, 32, 256]), rng.choice([8, 16])
+    """One domain, or more and a network.
+
+    A third each: times so coarse that much happens at once; few credits and short links, so that ports starve
+    while others' packets are short; and anything.
+    """
+    draw = rng.choice([coarse_stage, starving_stage, any_stage])
+    has_network = rng.random() < 0.6
+    most_chips = MAX_CHIPS_OF_MANY if has_network else MAX_CHIPS
+    topology, levels, shape = rng.choice(TOPOLOGIES), (), ()
+    if topology == "torus":
+        shape = rng.choice([shape for shape in TORUS_SHAPES if prod(shape) <= most_chips])
+        chips, widths = prod(shape), random_widths(rng, len(directions(shape)))
+    elif topology == "mesh":
+        chips = rng.randint(2, most_chips)
+        widths = random_widths(rng, 1) * (chips - 1)
     else:
-        link = random_rate(rng)
-        latency_fs = rng.randint(200_000, 300_000_000)
-        endpoint_rates = [random_rate(rng) for _ in range(3)]
-        step_fs = rng.randint(0, 1_000_000_000)
-        payload, header = rng.randint(16, 256), rng.randint(8, 16)
+        chips = rng.randint(1 if has_network else 2, most_chips)
+        if topology == "nested":
+            levels = random_levels(rng, chips)
+        widths = random_widths(rng, max(1, len(levels)))
+    domain = draw(rng, widths)
+    if topology != "nested":
+        domain = replace(domain, latencies_fs=domain.latencies_fs[:1] * len(widths))
+    domain = replace(domain, **random_flits(rng, domain.payload))
+
+    network = draw(rng, random_widths(rng, 1)) if has_network else NO_STAGE
+    if has_network and rng.random() < 0.5:  # else the two are comparable
+        slower = rng.randint(2, 50)
+        network = replace(network, link=(slower * network.link[0], network.link[1]))
+        if rng.random() < 0.5:
+            network = replace(network, latencies_fs=(slower * network.latencies_fs[0],))
+    latency_fs = domain.latencies_fs[-1]
+    if has_network:
+        network = replace(network, extra_fs=rng.choice([0, latency_fs, rng.randint(0, 2 * network.latencies_fs[0])]))
+
+    link = domain.link
+    endpoint_rates, step_fs = {
+        coarse_stage: ([(0, 1), link], rng.choice([0, rng.randint(0, 1000)])),
+        starving_stage: ([(0, 1), link, (2 * link[0], 1)], rng.choice([0, latency_fs])),
+        any_stage: ([random_rate(rng) for _ in range(3)], rng.randint(0, 1_000_000_000)),
+    }[draw]
     data, line = rng.choice([(1, 1), (8, 16), (120, 128)])
     return Fabric(
-        planes=rng.randint(1, 5),
-        latency_fs=latency_fs,
-        link=link,
-        credits=rng.randint(1, 4) if choice < 1 / 3 else rng.randint(1, 12),
-        payload=payload,
-        header=header,
+        domain=replace(domain, switched=topology in ("switched", "nested")),
+        network=network,
+        chips=chips,
+        topology=topology,
+        levels=levels,
+        shape=shape,
         launch_fs=rng.choice([0, rng.randint(0, 10_000_000_000)]),
         slots=rng.randint(1, 4),
         copy=rng.choice(endpoint_rates),
@@ -81,6 +132,63 @@ def random_fabric(rng: Random) -> Fabric:
         data=data,
         line=line,
     )
+
+
+def coarse_stage(rng: Random, widths: tuple[int, ...]) -> Stage:
+    return Stage(
+        widths=widths,
+        latencies_fs=tuple(rng.randint(0, 100) for _ in widths),
+        switched=True,
+        link=(rng.randint(1, 3), 1),
+        credits=rng.randint(1, 4),
+        payload=rng.randint(16, 1000),
+        header=rng.randint(1, 4),
+    )
+
+
+def starving_stage(rng: Random, widths: tuple[int, ...]) -> Stage:
+    return Stage(
+        widths=widths,
+        latencies_fs=tuple(8000 * rng.randint(25, 200) for _ in widths),
+        switched=True,
+        link=(1000 * rng.randint(1, 5), 1),
+        credits=rng.randint(1, 12),
+        payload=rng.choice([16, 32, 256]),
+        header=rng.choice([8, 16]),
+    )
+
+
+def any_stage(rng: Random, widths: tuple[int, ...]) -> Stage:
+    return Stage(
+        widths=widths,
+        latencies_fs=tuple(rng.randint(200_000, 300_000_000) for _ in widths),
+        switched=True,
+        link=random_rate(rng),
+        credits=rng.randint(1, 12),
+        payload=rng.randint(16, 256),
+        header=rng.randint(8, 16),
+    )
+
+
+def random_widths(rng: Random, groups: int) -> tuple[int, ...]:
+    return tuple(rng.randint(1, 4) for _ in range(groups))
+
+
+def random_levels(rng: Random, chips: int) -> tuple[int, ...]:
+    """Units that divide the units above them, up to the whole domain."""
+    levels = [chips]
+    while (units := [unit for unit in range(2, levels[0]) if levels[0] % unit == 0]) and rng.random() < 0.8:
+        levels.insert(0, rng.choice(units))
+    return tuple(levels)
+
+
+def random_flits(rng: Random, payload: int) -> dict[str, int]:
+    """Whole payloads are often whole flits, and not always."""
+    if rng.random() < 0.4:
+        return {"flit": 1, "enable": 0}
+    flits = [flit for flit in (2, 4, 8, 16, 32, 64) if flit <= payload]
+    flit = rng.choice([rng.choice(flits), rng.randint(2, payload)])
+    return {"flit": flit, "enable": rng.choice([0, rng.randint(1, 64)])}
 
 
 def random_rate(rng: Random) -> tuple[int, int]:
@@ -94,9 +202,10 @@ def random_size(rng: Random) -> int:
 
 
 class _Case:
-    def __init__(self, rng: Random, chips: int) -> None:
+    def __init__(self, rng: Random, peers: list[list[int]]) -> None:
         self.rng = rng
-        self.threads: list[list[Thread]] = [[] for _ in range(chips)]
+        self.peers = peers  # the ranks that each rank can send to
+        self.threads: list[list[Thread]] = [[] for _ in peers]
         self.made: list[Operation] = []  # deps in the order of making
 
     def add_local(self) -> None:
@@ -105,8 +214,9 @@ class _Case:
         self.add(self.rng.choice(threads), self.rng.choice(LOCAL), message_bytes=0)
 
     def add_message(self) -> None:
-        """Send a message between two random chips; its receivers may pass it on and on."""
-        source, destination = self.rng.sample(range(len(self.threads)), 2)
+        """Send a message from a random chip; its receivers may pass it on and on."""
+        source = self.rng.randrange(len(self.threads))
+        destination = self.rng.choice(self.peers[source])
         channel = self.rng.randrange(MAX_CHANNELS)
         sender = self.find_thread(source, channel, "send_peer", destination)
         receiver = self.find_thread(destination, channel, "recv_peer", source)
@@ -126,7 +236,7 @@ class _Case:
             return None
         destination = thread.send_peer
         if destination == -1:
-            destination = self.rng.choice([chip for chip in range(len(self.threads)) if chip != thread.rank])
+            destination = self.rng.choice(self.peers[thread.rank])
             if self.find_thread(thread.rank, thread.channel, "send_peer", destination, only=thread) is None:
                 return None
         receiver = self.find_thread(destination, thread.channel, "recv_peer", thread.rank)

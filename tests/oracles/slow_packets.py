@@ -30,25 +30,48 @@ REDUCES = {
 
 
 @dataclass(frozen=True)
-class Fabric:
-    """Constants of section 1. Times in fs, sizes in bytes, rates as (num, den) femtoseconds a byte."""
+class Stage:
+    """Constants of a stage, section 1. Times in fs, sizes in bytes, rates as (num, den) femtoseconds a byte."""
 
-    planes: int
-    latency_fs: int
+    widths: tuple[int, ...]  # lanes of each group; () : the stage does not exist
+    latencies_fs: tuple[int, ...]  # of one link of each group
+    switched: bool
     link: tuple[int, int]
     credits: int
     payload: int
     header: int
-    launch_fs: int
+    flit: int = 1
+    enable: int = 0
+    extra_fs: int = 0
+
+    @property
+    def hops(self) -> int:
+        return 2 if self.switched else 1
+
+    def ser(self, size: int) -> int:
+        return duration(size, self.link)
+
+
+NO_STAGE = Stage(widths=(), latencies_fs=(), switched=True, link=(1, 1), credits=1, payload=1, header=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """Constants of sections 1 to 3, in the units of a stage."""
+
+    domain: Stage
+    network: Stage
+    chips: int  # of a domain: D of the page
+    topology: str  # "switched", "nested", "mesh", "torus"
+    levels: tuple[int, ...] = ()  # nested: chips of a unit of each level
+    shape: tuple[int, ...] = ()  # torus: chips of each dimension
+    launch_fs: int = 0
     slots: int
     copy: tuple[int, int]
     reduce: tuple[int, int]
     step_fs: int
     data: int
     line: int
-
-    def ser(self, size: int) -> int:
-        return duration(size, self.link)
 
 
 @dataclass(frozen=True)
@@ -78,8 +101,8 @@ class Times:
     finish: list[int]
     visible: dict[tuple[int, int, int, int], int]  # (source, destination, channel, k)
     time_fs: int
-    up_bytes: dict[tuple[int, int], int]  # (chip, plane)
-    down_bytes: dict[tuple[int, int], int]  # (plane, chip)
+    up_bytes: dict[tuple[int, int], int]  # (chip, lane): the domain's, group after group, then the network's
+    down_bytes: dict[tuple[int, int], int]  # (lane, chip); without switches the other end of an up link
     up_busy_fs: dict[tuple[int, int], int]
     down_busy_fs: dict[tuple[int, int], int]
 
@@ -89,6 +112,9 @@ class Message:
     key: tuple[int, int, int, int]
     sender: int  # global operation index
     packets: list[int]  # bytes on a link, header included
+    stage: Stage
+    group: int
+    first_lane: int  # of the group
     under_way: int  # packets that have not arrived
     receiver: int | None = None  # global operation index
 
@@ -100,6 +126,11 @@ class Message:
     def destination(self) -> int:
         return self.key[1]
 
+    @property
+    def latency_fs(self) -> int:
+        """Of one link of its way."""
+        return self.stage.latencies_fs[self.group]
+
 
 @dataclass(frozen=True)
 class Packet:
@@ -109,7 +140,7 @@ class Packet:
 
 @dataclass
 class Port:
-    """A chip's link into a plane."""
+    """A chip's link of a lane: into a switch, or to another chip."""
 
     credits: int
     queue: deque[Packet] = field(default_factory=deque)
@@ -118,9 +149,10 @@ class Port:
 
 @dataclass
 class Output:
-    """A plane's link to a chip, and the packets that wait for it by source chip."""
+    """A switch's link to a chip, and the packets that wait for it by source chip."""
 
     pointer: int
+    sharers: int  # ranks that share the switch
     waiting: dict[int, deque[Packet]] = field(default_factory=lambda: defaultdict(deque))
     free_at: int = 0
 
@@ -131,14 +163,91 @@ def duration(size: int, rate: tuple[int, int]) -> int:
     return -(-size * num // den)
 
 
-def cut(wire_bytes: int, fabric: Fabric) -> list[int]:
+def stage_of(fabric: Fabric, source: int, destination: int) -> Stage:
+    """The stage that a message between two ranks travels in."""
+    same_domain = source // fabric.chips == destination // fabric.chips
+    stage = fabric.domain if same_domain else fabric.network
+    if not stage.widths:
+        name = "domain" if same_domain else "network"
+        raise ValueError(f"no links from {source} to {destination}: the fabric has no {name} stage")
+    return stage
+
+
+def group_of(fabric: Fabric, source: int, destination: int) -> int:
+    """The group of its stage that a message between two ranks takes."""
+    if source == destination:
+        raise ValueError(f"chip {source} sends to itself")
+    if source // fabric.chips != destination // fabric.chips:
+        return 0
+    s, d = source % fabric.chips, destination % fabric.chips
+    if fabric.topology == "switched":
+        return 0
+    if fabric.topology == "nested":
+        for level, unit in enumerate(fabric.levels):
+            if s // unit == d // unit:
+                return level
+        raise ValueError(f"no level of {fabric.levels} has both chip {s} and chip {d} in one unit")
+    if fabric.topology == "mesh":
+        return (d - s - 1) % fabric.chips
+    if fabric.topology == "torus":
+        places = coordinates(fabric.shape)
+        for group, (dimension, direction) in enumerate(directions(fabric.shape)):
+            moved = list(places[s])
+            moved[dimension] = (moved[dimension] + direction) % fabric.shape[dimension]
+            if tuple(moved) == places[d]:
+                return group
+        raise ValueError(f"chips {source} and {destination} are no neighbours of the torus {fabric.shape}")
+    raise ValueError(f"the timing rules have no topology {fabric.topology!r}")
+
+
+def first_lane_of(fabric: Fabric, source: int, destination: int) -> int:
+    """The first of the lanes of the group that a message between two ranks takes."""
+    group = group_of(fabric, source, destination)
+    if source // fabric.chips == destination // fabric.chips:
+        return sum(fabric.domain.widths[:group])
+    return sum(fabric.domain.widths) + sum(fabric.network.widths[:group])
+
+
+def coordinates(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Where each chip of a torus is: a walk that moves in the last dimension it can, and turns back where it cannot."""
+    place, heading = [0] * len(shape), [1] * len(shape)
+    places = [tuple(place)]
+    while True:
+        for dimension in reversed(range(len(shape))):
+            if 0 <= place[dimension] + heading[dimension] < shape[dimension]:
+                place[dimension] += heading[dimension]
+                break
+            heading[dimension] = -heading[dimension]
+        else:
+            return places
+        places.append(tuple(place))
+
+
+def directions(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The groups of a torus: (dimension, +1 or -1)."""
+    groups = []
+    for dimension, length in enumerate(shape):
+        if length > 1:
+            groups.append((dimension, 1))
+        if length > 2:
+            groups.append((dimension, -1))
+    return groups
+
+
+def cut(wire_bytes: int, fabric: Fabric, stage: Stage) -> list[int]:
     """Sizes on a link of the packets of a wire image (section 3)."""
     left = -(-wire_bytes // fabric.data) * fabric.line
-    sizes = []
-    while left > fabric.payload:
-        sizes.append(fabric.payload + fabric.header)
-        left -= fabric.payload
-    return [*sizes, left + fabric.header]
+    payloads = []
+    while left > stage.payload:
+        payloads.append(stage.payload)
+        left -= stage.payload
+    payloads.append(left)
+    return [packet_size(payload, stage) for payload in payloads]
+
+
+def packet_size(payload: int, stage: Stage) -> int:
+    size = stage.header + -(-payload // stage.flit) * stage.flit
+    return size if payload % stage.flit == 0 else size + stage.enable
 
 
 def run(operations: list[Operation], fabric: Fabric) -> Times:
@@ -172,10 +281,16 @@ class _Engine:
         self.connect()
 
         # Packets.
-        links = [(chip, plane) for chip in range(self.chips) for plane in range(fabric.planes)]
-        self.ports = {link: Port(fabric.credits) for link in links}
-        self.outputs = {(plane, chip): Output((chip + 1) % self.chips) for chip, plane in links}
-        self.packets_counted = dict.fromkeys(range(self.chips), 0)
+        self.ports: dict[tuple[int, int], Port] = {}  # by (chip, lane)
+        self.outputs: dict[tuple[int, int], Output] = {}  # by (lane, chip)
+        domain_lanes, network_lanes = sum(fabric.domain.widths), sum(fabric.network.widths)
+        lanes = [(fabric.domain, min(fabric.chips, self.chips))] * domain_lanes
+        lanes += [(fabric.network, self.chips)] * network_lanes
+        for chip in range(self.chips):
+            for lane, (stage, sharers) in enumerate(lanes):
+                self.ports[chip, lane] = Port(stage.credits)
+                self.outputs[lane, chip] = Output(chip + 1, sharers)  # without switches it never decides
+        self.packets_counted: dict[tuple[int, int], int] = defaultdict(int)  # by (chip, first lane of the group)
         self.up_bytes, self.up_busy = dict.fromkeys(self.ports, 0), dict.fromkeys(self.ports, 0)
         self.down_bytes, self.down_busy = dict.fromkeys(self.outputs, 0), dict.fromkeys(self.outputs, 0)
 
@@ -229,12 +344,22 @@ class _Engine:
             for k, index in enumerate(indices):
                 self.missing[index].add(describe_message(*connection, k))
 
-        notice = 2 * (self.fabric.latency_fs + self.fabric.ser(self.fabric.header))
         for connection, indices in sends.items():
             receivers = receives.get(connection, [])
+            ends = connection[:2]
+            stage, group = stage_of(self.fabric, *ends), group_of(self.fabric, *ends)
+            notice = stage.hops * (stage.latencies_fs[group] + stage.ser(stage.header))
             for k, index in enumerate(indices):
-                packets = cut(self.operations[index].message_bytes, self.fabric)
-                self.sent[index] = message = Message((*connection, k), index, packets, len(packets))
+                packets = cut(self.operations[index].message_bytes, self.fabric, stage)
+                self.sent[index] = message = Message(
+                    key=(*connection, k),
+                    sender=index,
+                    packets=packets,
+                    stage=stage,
+                    group=group,
+                    first_lane=first_lane_of(self.fabric, *ends),
+                    under_way=len(packets),
+                )
                 if k < len(receivers):
                     message.receiver = receivers[k]
                     self.check_sizes(index, receivers[k])
@@ -278,7 +403,7 @@ class _Engine:
             op = self.operations[index]
             ready = self.start[index]
             if op.kind in SENDS:
-                ready += self.fabric.step_fs
+                ready += self.fabric.step_fs + self.sent[index].stage.extra_fs
                 self.at(ready, lambda index=index: self.ready_now.append(index))
             self.finish[index] = ready + self.work(op)
             for later, cause, extra_fs in self.after[index]:
@@ -302,14 +427,16 @@ class _Engine:
         self.ready_now.sort(key=lambda index: (self.operations[index].thread, self.steps[index]))
         for index in self.ready_now:
             message = self.sent[index]
+            line = (message.source, message.first_lane)
             for size in message.packets:
-                link = (message.source, self.packets_counted[message.source] % self.fabric.planes)
-                self.packets_counted[message.source] += 1
+                lane = self.packets_counted[line] % message.stage.widths[message.group]
+                link = (message.source, message.first_lane + lane)
+                self.packets_counted[line] += 1
                 self.ports[link].queue.append(Packet(message, size))
                 self.ports_to_try.add(link)
         self.ready_now.clear()
 
-    # Section 4: chip to switch.
+    # Section 4: from the chip.
 
     def send_from_ports(self) -> None:
         for link in self.ports_to_try:
@@ -317,18 +444,31 @@ class _Engine:
             if port.queue and port.credits > 0 and port.free_at <= self.now:
                 packet = port.queue.popleft()
                 port.credits -= 1
-                port.free_at = self.now + self.fabric.ser(packet.size)
+                port.free_at = self.now + packet.message.stage.ser(packet.size)
                 self.up_bytes[link] += packet.size
                 self.up_busy[link] += port.free_at - self.now
                 self.at(port.free_at, lambda link=link: self.ports_to_try.add(link))
-                self.at(
-                    port.free_at + self.fabric.latency_fs,
-                    lambda packet=packet, plane=link[1]: self.reach_switch(packet, plane),
-                )
+                self.go_along(packet, link, port.free_at - self.now)
         self.ports_to_try.clear()
 
-    def reach_switch(self, packet: Packet, plane: int) -> None:
-        link = (plane, packet.message.destination)
+    def go_along(self, packet: Packet, link: tuple[int, int], serialising: int) -> None:
+        """Let a packet whose sending begins now reach the other end of the chip's link."""
+        message, lane = packet.message, link[1]
+        there = self.now + serialising + message.latency_fs
+        if message.stage.switched:
+            self.at(there, lambda: self.reach_switch(packet, lane))
+        else:
+            self.down_bytes[lane, message.destination] += packet.size
+            self.down_busy[lane, message.destination] += serialising
+            self.at(there, lambda: self.reach_chip(packet))
+            self.at(there + message.latency_fs, lambda: self.return_credit(link))
+
+    def return_credit(self, link: tuple[int, int]) -> None:
+        self.ports[link].credits += 1
+        self.ports_to_try.add(link)
+
+    def reach_switch(self, packet: Packet, lane: int) -> None:
+        link = (lane, packet.message.destination)
         self.outputs[link].waiting[packet.message.source].append(packet)
         self.outputs_to_try.add(link)
 
@@ -339,32 +479,29 @@ class _Engine:
             output = self.outputs[link]
             inputs = [chip for chip, packets in output.waiting.items() if packets]
             if inputs and output.free_at <= self.now:
-                chosen = min(inputs, key=lambda chip: (chip - output.pointer) % self.chips)
-                output.pointer = (chosen + 1) % self.chips
+                # Differences of ranks of one domain are those of its chips, so the pointer may be any number.
+                chosen = min(inputs, key=lambda chip: (chip - output.pointer) % output.sharers)
+                output.pointer = chosen + 1
                 packet = output.waiting[chosen].popleft()
-                output.free_at = self.now + self.fabric.ser(packet.size)
+                output.free_at = self.now + packet.message.stage.ser(packet.size)
                 self.down_bytes[link] += packet.size
                 self.down_busy[link] += output.free_at - self.now
                 self.at(output.free_at, lambda link=link: self.outputs_to_try.add(link))
-                self.at(
-                    output.free_at + self.fabric.latency_fs,
-                    lambda packet=packet, plane=link[0]: self.reach_chip(packet, plane),
-                )
+                there = output.free_at + packet.message.latency_fs
+                self.at(there, lambda packet=packet: self.reach_chip(packet))
+                up_link = (chosen, link[0])
+                self.at(there, lambda up_link=up_link: self.return_credit(up_link))
         self.outputs_to_try.clear()
 
-    def reach_chip(self, packet: Packet, plane: int) -> None:
-        """One latency after its end on the output link, a packet is there, and its credit is back."""
-        source = (packet.message.source, plane)
-        self.ports[source].credits += 1
-        self.ports_to_try.add(source)
+    # Section 6: delivery.
+
+    def reach_chip(self, packet: Packet) -> None:
         packet.message.under_way -= 1
         if packet.message.under_way == 0:
             self.deliver(packet.message)
 
-    # Section 6: delivery.
-
     def deliver(self, message: Message) -> None:
-        empty_path = 2 * (self.fabric.ser(max(message.packets)) + self.fabric.latency_fs)
+        empty_path = message.stage.hops * (message.stage.ser(max(message.packets)) + message.latency_fs)
         visible = max(self.now, self.finish[message.sender] + empty_path)
         self.visible[message.key] = visible
         cause = describe_message(*message.key)

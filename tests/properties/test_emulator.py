@@ -114,10 +114,11 @@ def runs(draw, largest_ranks=72):
 
 
 def packets_of(wire_bytes: np.ndarray, system, protocol: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes with protocol lines, and packets, of messages with these wire images."""
+    """Bytes with protocol lines, in whole flits, and packets, of messages with these wire images."""
     how = system.protocols[protocol]
     moved = -(-wire_bytes // how.data_bytes) * how.line_bytes
-    return moved, np.maximum(1, -(-moved // system.domain.packet_payload_bytes))
+    flit = system.domain.packet_flit_bytes
+    return -(-moved // flit) * flit, np.maximum(1, -(-moved // system.domain.packet_payload_bytes))
 
 
 @given(run=runs(), protocol=st.sampled_from(["auto", "simple", "ll", "ll128"]))
