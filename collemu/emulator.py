@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from collemu.arguments import instance_of, whole
-from collemu.catalogue import System
+from collemu.catalogue import Protocol, System
 from collemu.collectives import REPLICATED
 from collemu.dtypes import to_storage, to_user
+from collemu.fabric import MAX_PAIRS, routes_of
+from collemu.flow import simulate_flow
 from collemu.lower import Lowered, lower
 from collemu.memory import Payload, build_memory, no_data, payload_of, replicas_identical
 from collemu.model.bounds import Bounds, lower_bound
@@ -21,7 +23,8 @@ from collemu.schedule import Schedule
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
 
-FIDELITIES = ("auto", "packet")
+FIDELITIES = ("auto", "packet", "flow")
+QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds
 MOST_ELEMENTS = 2**40  # a rank: bytes of all ranks together then stay within int64
 
 
@@ -30,7 +33,7 @@ class Links:
     """What every link carried. Arrays are (chips, lanes); bytes include packet headers.
 
     A lane is one link of every chip: those of the domain first, then, if several domains take part, the rails of the
-    network.
+    network. Under fidelity flow a column is a group of lanes that lead to the same chips, and busy time is that of one.
 
     Attributes
     ----------
@@ -137,7 +140,9 @@ def emulate(
     data : array, optional
         (ranks, elements): what each rank contributes. Without it only time and bytes are emulated.
     fidelity : str
-        ``packet``, or ``auto``, which is packet.
+        ``packet``: every packet, exact by the rules of docs/timing-rules.md. ``flow``: whole messages at shared ports,
+        the same where no two messages meet at a port. ``auto``: packet, but flow where there would be more than 2**28
+        packets, too many queues, or a torus has to be crossed; the header says which.
     protocol : str
         A protocol of the system, or ``auto``: its default.
     timeline : bool
@@ -180,7 +185,10 @@ def emulate(
         memory = build_memory(lowered, payload, slots=system.endpoint.fifo_slots)
         for rank, row in enumerate(_rows(data, schedule, count, payload)):
             memory.write_input(rank, row)
-    timing = simulate(lowered, system, system.protocols[chosen], memory.plane if memory else no_data())
+    spoken = system.protocols[chosen]
+    model = fidelity if fidelity != "auto" else choose_fidelity(lowered, system, spoken)
+    run = simulate if model == "packet" else simulate_flow
+    timing = run(lowered, system, spoken, memory.plane if memory else no_data())
 
     outputs, identical = None, None
     if memory:
@@ -199,7 +207,7 @@ def emulate(
         links=_links(timing),
         timeline=timeline_of(lowered, timing) if timeline else None,
         bounds=lower_bound(schedule.collective, schedule.ranks, count, wire_bits(payload), system),
-        header=header_of(schedule, system, payload, chosen, seed),
+        header=header_of(schedule, system, payload, chosen, model, seed),
         lowered=lowered,
     )
 
@@ -228,7 +236,20 @@ def wire_bits(payload: Payload) -> Fraction:
     return Fraction(find_format(payload.recipe.wire).bits_per_element)
 
 
-def header_of(schedule: Schedule, system: System, payload: Payload, protocol: str, seed: int) -> dict[str, Any]:
+def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str:
+    """The model that ``auto`` stands for: packets where they can be emulated, and within seconds."""
+    routes = routes_of(lowered.messages, system, protocol, far=True)
+    ranks = lowered.schedule.ranks
+    pairs = ranks * min(ranks, system.domain.chips) * system.domain.links
+    if ranks > system.domain.chips:
+        pairs += ranks * ranks * system.scaleout.rails
+    quick = pairs <= MAX_PAIRS and int(routes.packets.sum()) <= QUICK_PACKETS
+    return "packet" if quick and not (routes.group < 0).any() else "flow"
+
+
+def header_of(
+    schedule: Schedule, system: System, payload: Payload, protocol: str, fidelity: str, seed: int
+) -> dict[str, Any]:
     """What a run depends on, and which of its constants are estimates."""
     import collemu
 
@@ -239,7 +260,7 @@ def header_of(schedule: Schedule, system: System, payload: Payload, protocol: st
         "numba": version("numba"),
         "system": system.name,
         "system_fingerprint": system.fingerprint,
-        "fidelity": "packet",
+        "fidelity": fidelity,
         "protocol": protocol,
         "collective": schedule.collective,
         "algorithm": schedule.algorithm,

@@ -72,8 +72,13 @@ def packets_of(
     return packets, header + whole + np.where(whole != last, byte_enable, 0)
 
 
-def routes_of(messages: Messages, system: System, protocol: Protocol) -> Routes:
+def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bool = False) -> Routes:
     """Which stage and lanes each message takes, and as how many packets.
+
+    Parameters
+    ----------
+    far : bool
+        Whether a message may pass several chips of a torus, whose group is then -1, and there is no limit of packets.
 
     Raises
     ------
@@ -94,7 +99,7 @@ def routes_of(messages: Messages, system: System, protocol: Protocol) -> Routes:
     packets, last_bytes = (
         np.where(network, far, near) for far, near in zip(datagrams, (packets, last_bytes), strict=True)
     )
-    if (total := int(packets.sum())) > MAX_PACKETS:
+    if (total := int(packets.sum())) > MAX_PACKETS and not far:
         raise ValueError(
             f"{messages.nbytes.sum()} bytes on the wire are {total} packets, minutes of emulation; the most is "
             f"{MAX_PACKETS}: use smaller sizes or fewer ranks"
@@ -103,6 +108,12 @@ def routes_of(messages: Messages, system: System, protocol: Protocol) -> Routes:
     inside = np.flatnonzero(~network)
     own, peer = (ends[inside].astype(np.int64) % domain.chips for ends in (messages.source, messages.destination))
     group[inside] = group_of(domain, own, peer)
+    if not far and (apart := np.flatnonzero(group < 0)).size:
+        a, b = int(messages.source[apart[0]]), int(messages.destination[apart[0]])
+        raise ValueError(
+            f"ranks {a} and {b} are no neighbours in a torus of {' x '.join(map(str, domain.shape))}, and packets are "
+            f"emulated from neighbour to neighbour; use fidelity flow, or a ring"
+        )
     step = protocol.step_latency_fs + np.where(network, scaleout.message_overhead_fs, 0)
     return Routes(network, group, packets, last_bytes, step.astype(np.int64))
 

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from collemu.catalogue import Protocol, System
 from collemu.fabric import FabricState, domain_rules, fresh_state, network_rules, routes_of
 from collemu.lower import Lowered
-from collemu.schedule import KIND_NAMES, ScheduleError
+from collemu.schedule import KIND_NAMES, Schedule, ScheduleError
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 NONE = -1
 CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
+BAD_VALUE_TEXT = (
+    "data: a NaN has no code in this wire format (FP4, FP6 and integers have none); use another wire format"
+)
 TOO_LONG = f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
 REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
 
@@ -70,6 +73,24 @@ def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
     return work
 
 
+def dependents_of(dep: Int32) -> tuple[Int32, Int32]:
+    """Where the dependents of each operation begin in a list of all, one entry more at the end; and that list."""
+    dependent = np.flatnonzero(dep != NONE)
+    dependent = dependent[np.argsort(dep[dependent], kind="stable")]
+    first = np.searchsorted(dep[dependent], np.arange(len(dep) + 1))
+    return first.astype(np.int32), dependent.astype(np.int32)
+
+
+def waits_of(thread: Int32, dep: Int32, received: Int32, sender: Int32, successor: Int32) -> Int64:
+    """How many conditions each operation waits for: the one before it, a dependency, a message, a slot."""
+    waits = np.zeros(len(thread), np.int64)
+    waits[1:] += thread[1:] == thread[:-1]
+    waits += dep != NONE
+    waits += received != NONE
+    waits[sender[successor[successor != NONE]]] += 1
+    return waits
+
+
 @dataclass(frozen=True)
 class Program:
     """Tables that `collemu_kernels.machine` works on, beside those of the fabric."""
@@ -116,9 +137,7 @@ def program_of(
     last_of_thread[:-1] = thread[1:] != thread[:-1]
     following[last_of_thread] = NONE
 
-    dependent = np.flatnonzero(dep != NONE)
-    dependent = dependent[np.argsort(dep[dependent], kind="stable")]
-
+    first_dependent, dependents = dependents_of(dep)
     operations = np.zeros((count + 1, machine.OPERATION_COLUMNS), np.int64)
     table = operations[:-1]
     table[:, machine.FOLLOWING], table[:, machine.RECEIVED], table[:, machine.SENT] = (
@@ -128,19 +147,15 @@ def program_of(
     )
     table[:, machine.WORK] = work
     table[:, machine.START] = table[:, machine.FINISH] = links.NEVER
-    operations[:, machine.DEPENDENTS] = np.searchsorted(dep[dependent], np.arange(count + 1))
-    waits = table[:, machine.WAITS]
-    waits[following[following != NONE]] += 1
-    waits += dep != NONE
-    waits += received != NONE
-    waits[sender[successor[successor != NONE]]] += 1
+    operations[:, machine.DEPENDENTS] = first_dependent
+    table[:, machine.WAITS] = waits_of(thread, dep, received, sender, successor)
 
     # Pending at once: the end of an operation a thread; an arrival or a free slot a message.
     pending = int(last_of_thread.sum()) + 2 * len(sender) + 1
     return Program(
         endpoint=endpoint,
         operations=operations,
-        dependents=dependent.astype(np.int64),
+        dependents=dependents.astype(np.int64),
         counts=np.zeros(machine.COUNTS, np.int64),
         event_times=np.zeros(pending, np.int64),
         event_codes=np.zeros(pending, np.int64),
@@ -197,18 +212,24 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
     )
     status = run_program(program, state, data)
     if status == machine.DEADLOCK:
-        stuck = np.flatnonzero(program.operations[:-1, machine.FINISH] == links.NEVER)
-        first_of_thread = stuck[np.unique(schedule.thread_of_op[stuck], return_index=True)[1]]
-        names = "; ".join(schedule.describe(int(op)) for op in first_of_thread[:4])
-        raise ScheduleError(
-            f"{schedule.collective} {schedule.algorithm} deadlocks with {system.endpoint.fifo_slots} FIFO slots: "
-            f"{len(stuck)} operations never start, first {names}"
-        )
+        never = program.operations[:-1, machine.FINISH] == links.NEVER
+        raise deadlock(schedule, never, system.endpoint.fifo_slots)
     if status == machine.TOO_LONG:
         raise ValueError(TOO_LONG)
     if status == machine.BAD_VALUE:
-        raise ValueError("data: a NaN has no code in this wire format (FP4 and FP6 have none); use another wire format")
+        raise ValueError(BAD_VALUE_TEXT)
     return timing_of(program, state)
+
+
+def deadlock(schedule: Schedule, never: NDArray[np.bool_], slots: int) -> ScheduleError:
+    """The error that names operations that nothing can start."""
+    stuck = np.flatnonzero(never)
+    first_of_thread = stuck[np.unique(schedule.thread_of_op[stuck], return_index=True)[1]]
+    names = "; ".join(schedule.describe(int(op)) for op in first_of_thread[:4])
+    return ScheduleError(
+        f"{schedule.collective} {schedule.algorithm} deadlocks with {slots} FIFO slots: {len(stuck)} operations never "
+        f"start, first {names}"
+    )
 
 
 def timing_of(program: Program, state: FabricState) -> Timing:

@@ -58,13 +58,7 @@ def wiring_of(domain: Domain) -> Wiring:
 
 
 def group_of(domain: Domain, source: Int64, destination: Int64) -> Int64:
-    """Group of the lanes between chips of one domain, by their numbers in it.
-
-    Raises
-    ------
-    ValueError
-        Where chips of a torus are no neighbours.
-    """
+    """Group of the lanes between chips of one domain, by their numbers in it; -1 where a torus has none."""
     if domain.topology == "mesh":
         return (destination - source - 1) % domain.chips
     if domain.topology == "torus":
@@ -110,11 +104,22 @@ def _torus_groups(domain: Domain, source: Int64, destination: Int64) -> Int64:
             there = ((step[:, axis] - direction) % size == 0) & others_equal.all(axis=1)
             group[there] = number
             number += 1
-    far = np.flatnonzero(group < 0)
-    if len(far):
-        a, b = int(source[far[0]]), int(destination[far[0]])
-        raise ValueError(
-            f"chips {a} and {b} are no neighbours in a torus of {' x '.join(map(str, domain.shape))}, and packets are "
-            f"emulated from neighbour to neighbour; use a ring, or fidelity flow"
-        )
     return group
+
+
+def path_of(domain: Domain, source: int, destination: int) -> list[tuple[int, int]]:
+    """Links from chip to chip of a torus, dimension by dimension and the shorter way round: (chip, group) each."""
+    where = places(domain)
+    chips = {tuple(place): chip for chip, place in enumerate(where.tolist())}
+    here, target = where[source].tolist(), where[destination].tolist()
+    path: list[tuple[int, int]] = []
+    number = 0
+    for axis, size in enumerate(domain.shape):
+        ways = _directions(size)
+        ahead = (target[axis] - here[axis]) % size
+        backwards = len(ways) == 2 and 2 * ahead > size
+        for _ in range(size - ahead if backwards else ahead):
+            path.append((chips[tuple(here)], number + int(backwards)))
+            here[axis] = (here[axis] + (-1 if backwards else 1)) % size
+        number += len(ways)
+    return path

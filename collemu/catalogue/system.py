@@ -93,6 +93,15 @@ class Domain:
         return sum(per_plane) if isinstance(per_plane, tuple) else self.planes * per_plane
 
     @property
+    def groups(self) -> int:
+        """Groups of lanes: sets of links that lead to the same chips."""
+        if self.topology == "mesh":
+            return self.chips - 1
+        if self.topology == "torus":
+            return sum(min(size, 3) - 1 for size in self.shape)
+        return len(self.links_per_level) if self.topology == "nested" else 1
+
+    @property
     def hop_latency_fs(self) -> int:
         """Latency of one link, chip to switch or switch to chip."""
         return femtoseconds(self.hop_latency_s)

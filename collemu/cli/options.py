@@ -129,7 +129,7 @@ def add_collective_flags(
     what.add_argument(
         "--protocol", default=AUTO, metavar="P", help="auto, dma, simple, ll, ll128 (default the system's)"
     )
-    what.add_argument("--fidelity", default=AUTO, metavar="F", help="auto or packet (default auto)")
+    what.add_argument("--fidelity", default=AUTO, metavar="F", help="auto, packet or flow (default auto)")
     for flags, default in ((("-n", "--iters"), 20), (("-w", "--warmup_iters"), 1)):
         text = "accepted as nccl-tests does; emulation is deterministic, so one run is all"
         what.add_argument(*flags, default=str(default), metavar="N", help=text)
