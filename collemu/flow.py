@@ -24,6 +24,15 @@ Int64 = NDArray[np.int64]
 SHIFT = 10  # a quantum of 1 ps, longer if a run is too long for it
 
 
+class Layout(NamedTuple):
+    """Where operations and messages stand in the tables of a run: by place, and places by their own numbers."""
+
+    order: Int32
+    place: Int32
+    message_order: Int32
+    message_place: Int32
+
+
 class Ways(NamedTuple):
     """The ports that messages pass, and what they spend there."""
 
@@ -48,54 +57,19 @@ def simulate_flow(lowered: Lowered, system: System, protocol: Protocol, data: Da
     schedule, messages = lowered.schedule, lowered.messages
     routes = routes_of(messages, system, protocol, far=True)
     ways = _ways(lowered, system, routes)
-    thread = schedule.thread_of_op
-    dep = schedule.ops["dep"]
-    successor = messages.slot_successor(system.endpoint.fifo_slots)
-    work = work_of(lowered, system, protocol)
-    first_dependent, dependents = dependents_of(dep)
-    last_of_thread = np.ones(len(thread), bool)
-    last_of_thread[:-1] = thread[1:] != thread[:-1]
-    frees = np.where(successor >= 0, messages.sender[successor], flows.NONE).astype(np.int32)
-    private = _private(ways, thread[messages.sender].astype(np.int64), len(schedule.threads))
-    waits = waits_of(thread, dep, lowered.received, messages.sender, successor)
+    layout = _layout(lowered)
     bits = max(1, len(messages).bit_length())
     status, shift = flows.TOO_LONG, SHIFT
-    start, finish = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    ready, visible = start, finish
-    while status == flows.TOO_LONG and shift < 62:
-        start = np.full(len(thread), system.endpoint.launch_fs, np.int64)
-        finish = np.full(len(thread), -1, np.int64)
-        ready, visible, due = (np.zeros(len(messages), np.int64) for _ in range(3))
-        operations = flows.Operations(
-            last_of_thread=last_of_thread,
-            received=lowered.received,
-            sent=lowered.sent,
-            work=work,
-            first_dependent=first_dependent,
-            dependents=dependents,
-            waits=waits.astype(np.int32),
-            start=start,
-            finish=finish,
-            able=np.zeros(len(thread), np.int32),
-        )
-        travelling = flows.Messages(
-            kind=ways.kind,
-            classes=ways.classes,
-            receiver=messages.receiver,
-            frees=frees,
-            first_port=ways.first_port,
-            route=ways.route,
-            place=ways.first_port[:-1].copy(),
-            due=due,
-            ready=ready,
-            visible=visible,
-        )
-        ports = flows.Ports(private=private, free=np.zeros(ways.ports, np.int64))
+    while True:
+        operations, travelling = _program(lowered, system, protocol, ways, layout)
+        ports = flows.Ports(private=_private(ways, lowered), free=np.zeros(ways.ports, np.int64))
         counts = np.zeros(flows.COUNTS, np.int64)
         keys = np.zeros(len(messages) + 1, np.int64)
         with np.errstate(all="ignore"):  # plain Python warns where sums of the data overflow
             status = flows.run(operations, travelling, ports, counts, keys, shift, bits, data)
-        shift += 4
+        if status != flows.TOO_LONG or (shift := shift + 4) > 62:
+            break
+    finish = operations.finish[layout.place]
     if status == flows.DEADLOCK:
         raise deadlock(schedule, finish < 0, system.endpoint.fifo_slots)
     if status == flows.BAD_VALUE:
@@ -106,15 +80,86 @@ def simulate_flow(lowered: Lowered, system: System, protocol: Protocol, data: Da
     up_bytes, up_busy, down_bytes, down_busy = _traffic(lowered, system, routes, ways)
     return Timing(
         time=time,
-        start=start,
+        start=operations.start[layout.place],
         finish=finish,
-        ready=ready,
-        visible=visible,
+        ready=travelling.ready[layout.message_place],
+        visible=travelling.visible[layout.message_place],
         up_bytes=up_bytes,
         up_busy=up_busy,
         down_bytes=down_bytes,
         down_busy=down_busy,
     )
+
+
+def _layout(lowered: Lowered) -> Layout:
+    """Operations that run at about the same time side by side: by step, then by thread; messages as their senders."""
+    threads = lowered.schedule.threads
+    order = flows.by_step(threads["first"].astype(np.int64), threads["length"].astype(np.int64))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    sent = lowered.sent[order]
+    message_order = sent[sent != flows.NONE]
+    message_place = np.empty_like(message_order)
+    message_place[message_order] = np.arange(len(message_order), dtype=np.int32)
+    return Layout(order, place, message_order, message_place)
+
+
+def _program(
+    lowered: Lowered, system: System, protocol: Protocol, ways: Ways, layout: Layout
+) -> tuple[flows.Operations, flows.Messages]:
+    """Tables of a run that has not begun."""
+    messages, thread, dep = lowered.messages, lowered.schedule.thread_of_op, lowered.schedule.ops["dep"]
+    order, message_order = layout.order, layout.message_order
+    following = np.arange(1, len(thread) + 1, dtype=np.int32)
+    following[:-1][thread[1:] != thread[:-1]] = flows.NONE
+    following[-1:] = flows.NONE
+    successor = messages.slot_successor(system.endpoint.fifo_slots)[message_order]
+    first_dependent, dependents = _rows(*dependents_of(dep), order)
+    first_port, route = _rows(ways.first_port, ways.route, message_order)
+    waits = waits_of(
+        thread, dep, lowered.received, messages.sender, messages.slot_successor(system.endpoint.fifo_slots)
+    )
+    operations = flows.Operations(
+        original=order,
+        following=_renumbered(following[order], layout.place),
+        received=_renumbered(lowered.received[order], layout.message_place),
+        sent=_renumbered(lowered.sent[order], layout.message_place),
+        work=work_of(lowered, system, protocol)[order],
+        first_dependent=first_dependent,
+        dependents=_renumbered(dependents, layout.place),
+        waits=waits.astype(np.int32)[order],
+        start=np.full(len(thread), system.endpoint.launch_fs, np.int64),
+        finish=np.full(len(thread), flows.NONE, np.int64),
+        able=np.zeros(len(thread), np.int32),
+    )
+    frees = np.where(successor != flows.NONE, messages.sender[successor], flows.NONE)
+    return operations, flows.Messages(
+        original=message_order,
+        kind=ways.kind[message_order],
+        classes=ways.classes,
+        receiver=_renumbered(messages.receiver[message_order], layout.place),
+        frees=_renumbered(frees, layout.place),
+        first_port=first_port,
+        route=route,
+        place=first_port[:-1].copy(),
+        due=np.zeros(len(messages), np.int64),
+        ready=np.zeros(len(messages), np.int64),
+        visible=np.zeros(len(messages), np.int64),
+    )
+
+
+def _renumbered(indices: Int32, place: Int32) -> Int32:
+    """Indices that may be NONE, by the new places of what they name."""
+    return np.where(indices == flows.NONE, np.int32(flows.NONE), place[indices]) if len(place) else indices
+
+
+def _rows(first: Int32, values: Int32, order: Int32) -> tuple[Int32, Int32]:
+    """Rows of different lengths in another order: where each begins, one entry more at the end; and the values."""
+    lengths = np.diff(first)[order]
+    begins = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    if not len(values):
+        return begins, values
+    return begins, values[np.repeat(first[order] - begins[:-1], lengths) + np.arange(begins[-1])]
 
 
 def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
@@ -195,11 +240,12 @@ def _class(stage: StageRules, group: int, packets: int, last_bytes: int, step: i
     )
 
 
-def _private(ways: Ways, thread: Int64, threads: int) -> NDArray[np.bool_]:
+def _private(ways: Ways, lowered: Lowered) -> NDArray[np.bool_]:
     """Ports whose messages all come from one thread, or through one port before."""
+    schedule = lowered.schedule
     before = np.empty(len(ways.route), np.int64)
-    before[1:] = threads + ways.route[:-1]
-    before[ways.first_port[:-1]] = thread
+    before[1:] = len(schedule.threads) + ways.route[:-1]
+    before[ways.first_port[:-1]] = schedule.thread_of_op[lowered.messages.sender]
     one = np.full(ways.ports, -1, np.int64)
     one[ways.route] = before
     private = np.ones(ways.ports, bool)

@@ -47,9 +47,10 @@ COUNTS = 3
 
 
 class Operations(NamedTuple):
-    """Operations in (rank, thread, step) order."""
+    """Operations by step, then by thread: what runs at about the same time is near in memory."""
 
-    last_of_thread: NDArray[np.bool_]
+    original: Int32  # its number in (rank, thread, step) order
+    following: Int32  # next of its thread, or NONE
     received: Int32  # message, or NONE
     sent: Int32
     work: Int64  # femtoseconds
@@ -62,8 +63,9 @@ class Operations(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Messages in the order of their connections."""
+    """Messages in the order of the operations that send them."""
 
+    original: Int32  # its number in the order of connections
     kind: Int32  # class
     classes: Int64  # [class, column]
     receiver: Int32  # operation
@@ -81,6 +83,31 @@ class Ports(NamedTuple):
 
     private: NDArray[np.bool_]  # all requests come in the order of one thread, or of one port before it
     free: Int64  # free at
+
+
+@jit
+def by_step(first: Int64, length: Int64) -> Int32:
+    """Numbers of the operations of threads, of which ``first`` begins each, by step, then by thread."""
+    steps = 0
+    total = 0
+    for thread in range(len(first)):
+        steps = max(steps, length[thread])
+        total += length[thread]
+    place = np.zeros(steps + 1, np.int64)
+    for thread in range(len(first)):
+        place[length[thread]] -= 1
+    wide = np.int64(len(first))  # threads that have this step
+    begin = np.int64(0)
+    for step in range(steps):
+        wide += place[step]
+        place[step] = begin
+        begin += wide
+    order = np.empty(total, np.int32)
+    for thread in range(len(first)):
+        for step in range(length[thread]):
+            order[place[step]] = first[thread] + step
+            place[step] += 1
+    return order
 
 
 @jit_lean
@@ -135,8 +162,8 @@ def advance(operations, messages, ports, counts, keys, shift, bits, one):
 
     One long loop over arrays in local names: calls that pass so many arrays would cost more than what they do.
     """
-    last_of_thread, received, sent, work, first_dependent, dependents, waits, start, finish, able = operations
-    kind, classes, receiver, frees, first_port, route, place, due, ready, visible = messages
+    _, following, received, sent, work, first_dependent, dependents, waits, start, finish, able = operations
+    _, kind, classes, receiver, frees, first_port, route, place, due, ready, visible = messages
     private, free = ports
     ables = counts[ABLE]
     finished = counts[FINISHED]
@@ -158,8 +185,8 @@ def advance(operations, messages, ports, counts, keys, shift, bits, one):
                 due[message] = ready[message]
                 visible[message] = end + classes[kind[message], EMPTY_PATH]
             finish[operation] = end
-            if not last_of_thread[operation]:
-                ables = learn(start, waits, able, ables, operation + 1, end)
+            if following[operation] != NONE:
+                ables = learn(start, waits, able, ables, np.int64(following[operation]), end)
             for k in range(first_dependent[operation], first_dependent[operation + 1]):
                 ables = learn(start, waits, able, ables, np.int64(dependents[k]), end)
             arrived = np.int64(received[operation])
@@ -234,5 +261,9 @@ def run(
         if status != ONE:
             return status
         operation = operations.able[counts[FINISHED] - 1]
-        if move(data, operation, operations.received[operation], operations.sent[operation]) != 0:
+        received = operations.received[operation]
+        sent = operations.sent[operation]
+        received = received if received == NONE else messages.original[received]
+        sent = sent if sent == NONE else messages.original[sent]
+        if move(data, operations.original[operation], received, sent) != 0:
             return BAD_VALUE
