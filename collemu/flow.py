@@ -21,8 +21,6 @@ from collemu.wiring import path_of
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-SHIFT = 10  # a quantum of 1 ps, longer if a run is too long for it
-
 
 class Layout(NamedTuple):
     """Where operations and messages stand in the tables of a run: by place, and places by their own numbers."""
@@ -58,24 +56,24 @@ def simulate_flow(lowered: Lowered, system: System, protocol: Protocol, data: Da
     routes = routes_of(messages, system, protocol, far=True)
     ways = _ways(lowered, system, routes)
     layout = _layout(lowered)
-    bits = max(1, len(messages).bit_length())
-    status, shift = flows.TOO_LONG, SHIFT
-    while True:
-        operations, travelling = _program(lowered, system, protocol, ways, layout)
-        ports = flows.Ports(private=_private(ways, lowered), free=np.zeros(ways.ports, np.int64))
-        counts = np.zeros(flows.COUNTS, np.int64)
-        keys = np.zeros(len(messages) + 1, np.int64)
-        with np.errstate(all="ignore"):  # plain Python warns where sums of the data overflow
-            status = flows.run(operations, travelling, ports, counts, keys, shift, bits, data)
-        if status != flows.TOO_LONG or (shift := shift + 4) > 62:
-            break
+    operations, travelling = _program(lowered, system, protocol, ways, layout)
+    ports = flows.Ports(private=_private(ways, lowered), free=np.zeros(ways.ports, np.int64))
+    calendar = flows.Calendar(
+        page=np.full(flows.DAYS, flows.NONE, np.int32),
+        later=np.full(len(messages), flows.NONE, np.int32),
+        today=np.zeros(len(messages), np.int32),
+        other=np.zeros(len(messages) + 2**flows.DIGIT + 1, np.int32),
+    )
+    counts = np.zeros(flows.COUNTS, np.int64)
+    with np.errstate(all="ignore"):  # plain Python warns where sums of the data overflow
+        status = flows.run(operations, travelling, ports, calendar, counts, _day(ways), data)
     finish = operations.finish[layout.place]
     if status == flows.DEADLOCK:
         raise deadlock(schedule, finish < 0, system.endpoint.fifo_slots)
     if status == flows.BAD_VALUE:
         raise ValueError(BAD_VALUE_TEXT)
     time = int(finish.max(initial=system.endpoint.launch_fs))
-    if status == flows.TOO_LONG or time > CLOCK_LIMIT_FS:
+    if time > CLOCK_LIMIT_FS:
         raise ValueError(TOO_LONG)
     up_bytes, up_busy, down_bytes, down_busy = _traffic(lowered, system, routes, ways)
     return Timing(
@@ -238,6 +236,15 @@ def _class(stage: StageRules, group: int, packets: int, last_bytes: int, step: i
         hops * (largest + latency),
         hops * (header + latency),
     )
+
+
+def _day(ways: Ways) -> int:
+    """Binary logarithm of a day that is no longer than any message takes from a port to what comes of it."""
+    if not len(ways.classes):
+        return 0
+    classes = ways.classes
+    shortest = np.minimum(classes[:, flows.CROSSING], classes[:, flows.LAST] + classes[:, flows.LATENCY])
+    return int(shortest.min()).bit_length() - 1
 
 
 def _private(ways: Ways, lowered: Lowered) -> NDArray[np.bool_]:

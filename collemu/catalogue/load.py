@@ -51,7 +51,8 @@ def load_system(name_or_path: str | os.PathLike[str], network: str | None = None
     Parameters
     ----------
     name_or_path : str or path
-        A path if it ends in ``.toml``, has a folder in it or is a path object; else a name of ``systems()``.
+        A path if it ends in ``.toml``, has a folder in it or is a path object; else a name of ``systems()``. Either may
+        have a network behind it: ``h100_hgx@efa_p5en``.
     network : str, optional
         A name of ``networks()``: what joins domains, in place of the system's own.
 
@@ -61,6 +62,9 @@ def load_system(name_or_path: str | os.PathLike[str], network: str | None = None
         A ValueError: no such system or file, not TOML, or faulty; one line that names every fault.
     """
     text = os.fspath(name_or_path)
+    if isinstance(name_or_path, str) and "@" in os.path.basename(text):
+        text, _, network = text.rpartition("@")
+        return load_system(text, network)
     if not isinstance(name_or_path, str) or text.endswith(".toml") or os.path.basename(text) != text:
         return _read(Path(text), network)
     if text not in systems():

@@ -16,20 +16,24 @@ def add_parser(subparsers: Any) -> None:
         description="List the systems; with a name or a .toml file, every number with unit, source and confidence.",
     )
     parser.add_argument(
-        "system", nargs="?", metavar="NAME|FILE", help="a system of the catalogue, or your own .toml file"
+        "system",
+        nargs="?",
+        metavar="NAME|FILE",
+        help="a system of the catalogue, or your own .toml file, perhaps @NETWORK",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the catalogue or a system."""
     from collemu import load_system, systems
+    from collemu.catalogue.load import networks
 
     if arguments.system is None:
         found = [load_system(name) for name in systems()]
         rows = [
             (
                 each.name,
-                each.domain.chips,
+                each.chips,
                 quantity(each.chip_bytes_per_s, "bytes/s"),
                 len(each.estimates()),
                 each.title,
@@ -37,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
             for each in found
         ]
         print("\n".join(lines_of(("name", "chips", "rate a chip, one way", "estimates", "title"), rows, "<>>><")))
+        print()
+        print(f"networks, as in h100_hgx@{networks()[0]}: {', '.join(networks())}")
         return 0
     print("\n".join(_described(load_system(arguments.system))))
     return 0

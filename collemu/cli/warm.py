@@ -62,7 +62,8 @@ def last_written(folder: Path) -> float:
 def _times() -> None:
     from collemu import build_schedule, emulate, load_system
 
-    emulate(build_schedule("all_reduce", "two_shot", 3), load_system("trainium4_nvl72"), count=8)
+    for fidelity in ("packet", "flow"):
+        emulate(build_schedule("all_reduce", "two_shot", 3), load_system("trainium4_nvl72"), count=8, fidelity=fidelity)
 
 
 def _bytes() -> None:
@@ -126,7 +127,7 @@ def _products() -> None:
 
 
 CASES = (
-    ("packets, links and switches", _times),
+    ("packets and flows", _times),
     ("wire formats and operators", _bytes),
     ("proofs of schedules", _proofs),
     ("number formats", _numbers),

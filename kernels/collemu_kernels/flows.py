@@ -3,10 +3,10 @@
 A message goes through the ports on its way one after the other: it waits for each, first come, first served, holds it
 for as long as its bytes take, and its first packet is at the next port one crossing after it began. What operations
 wait for is a maximum over moments, so an operation is timed as soon as the last of them is known; only a port that
-several can ask for has to be asked in the order of time. Those requests alone pass through a queue of events.
+several can ask for has to be asked in the order of time. Those requests alone wait in a calendar.
 
-Keys of that queue are one int64: the time in quanta above the message's number. Requests within one quantum are served
-by number; all times stay exact.
+A day of the calendar is no longer than the shortest crossing, so what a request brings about asks on a later day: a
+day's requests are known when it begins, and are put in order at once.
 """
 
 from typing import NamedTuple
@@ -25,9 +25,8 @@ NONE = -1
 # What a run returns.
 DONE = 0
 DEADLOCK = 1  # operations are left that nothing can start
-TOO_LONG = 2  # past the last quantum that a key holds
-BAD_VALUE = 3  # the data plane met a value that it cannot carry
-ONE = 4  # within a run: one more operation is timed
+BAD_VALUE = 2  # the data plane met a value that it cannot carry
+ONE = 3  # within a run: one more operation is timed
 
 # Columns of `classes`: what messages of one size on one kind of path have in common. Femtoseconds.
 STEP = 0  # from its operation's start to its being offered
@@ -41,9 +40,16 @@ CLASS_COLUMNS = 7
 
 # Entries of `counts`.
 ABLE = 0  # operations that have waited for nothing more so far
-PENDING = 1  # requests in the queue
-FINISHED = 2  # of the able ones, those that are timed
-COUNTS = 3
+FINISHED = 1  # of these, those that are timed
+PENDING = 2  # requests in the calendar
+TODAY = 3
+SERVED = 4  # of today's requests
+ASKED = 5  # today's requests
+COUNTS = 6
+
+DAYS = 4096  # of a year: a page of the calendar has the requests of one day of every year
+DIGIT = 9  # bits that a pass of sorting looks at
+FEW = 24  # requests that are sorted one by one
 
 
 class Operations(NamedTuple):
@@ -85,6 +91,15 @@ class Ports(NamedTuple):
     free: Int64  # free at
 
 
+class Calendar(NamedTuple):
+    """Requests that wait for their day: messages."""
+
+    page: Int32  # [day of the year] the latest entry, or NONE
+    later: Int32  # [message] the entry before it on its page, or NONE
+    today: Int32  # [place] in order
+    other: Int32  # work space: as many, and a place for each value of a digit and one more
+
+
 @jit
 def by_step(first: Int64, length: Int64) -> Int32:
     """Numbers of the operations of threads, of which ``first`` begins each, by step, then by thread."""
@@ -111,38 +126,80 @@ def by_step(first: Int64, length: Int64) -> Int32:
 
 
 @jit_lean
-def push(keys, size, key):
-    """Put a key into a 4-ary heap; returns its size."""
-    hole = size
-    while hole > 0:
-        parent = (hole - 1) >> 2
-        if keys[parent] <= key:
-            break
-        keys[hole] = keys[parent]
-        hole = parent
-    keys[hole] = key
-    return size + 1
+def sort_requests(due, today, other, count):
+    """Put today's requests, messages, in the order in which they are due; equal ones stay as they were entered."""
+    if count <= FEW:
+        for k in range(1, count):
+            message = today[k]
+            time = due[message]
+            hole = k
+            while hole > 0 and due[today[hole - 1]] > time:
+                today[hole] = today[hole - 1]
+                hole -= 1
+            today[hole] = message
+        return
+    earliest = due[today[0]]
+    latest = earliest
+    for k in range(count):
+        earliest = min(earliest, due[today[k]])
+        latest = max(latest, due[today[k]])
+    digits = np.int64(1) << DIGIT
+    shift = 0
+    source = today
+    target = other
+    while (latest - earliest) >> shift != 0:
+        # `other` ends with room for where each digit begins
+        begins = other[len(due) :]
+        for digit in range(digits + 1):
+            begins[digit] = 0
+        for k in range(count):
+            begins[(((due[source[k]] - earliest) >> shift) & (digits - 1)) + 1] += 1
+        for digit in range(digits):
+            begins[digit + 1] += begins[digit]
+        for k in range(count):
+            digit = ((due[source[k]] - earliest) >> shift) & (digits - 1)
+            target[begins[digit]] = source[k]
+            begins[digit] += 1
+        for k in range(count):
+            source[k] = target[k]
+        shift += DIGIT
 
 
 @jit_lean
-def pop(keys, size):
-    """Take the least key, ``keys[0]``, off a 4-ary heap; returns its size."""
-    size -= 1
-    key = keys[size]
-    hole = 0
-    child = 1
-    while child < size:
-        least = child
-        for other in range(child + 1, min(child + 4, size)):
-            if keys[other] < keys[least]:
-                least = other
-        if keys[least] >= key:
+def open_day(page, later, due, today, other, counts, shift):
+    """Move the requests of the next day that has any out of the calendar, in order."""
+    day = counts[TODAY]
+    for turned in range(DAYS + 1):
+        if turned == DAYS:  # nothing within a year: go to the earliest of all
+            day = np.int64(np.iinfo(np.int64).max)
+            for index in range(DAYS):
+                message = page[index]
+                while message != NONE:
+                    day = min(day, due[message] >> shift)
+                    message = later[message]
+        count = 0
+        kept = np.int32(NONE)
+        message = page[day & (DAYS - 1)]
+        while message != NONE:
+            following = later[message]
+            if due[message] >> shift == day:
+                today[count] = message
+                count += 1
+            else:
+                later[message] = kept
+                kept = message
+            message = following
+        page[day & (DAYS - 1)] = kept
+        if count > 0:
             break
-        keys[hole] = keys[least]
-        hole = least
-        child = 4 * hole + 1
-    keys[hole] = key
-    return size
+        day += 1
+    counts[TODAY] = day
+    counts[SERVED] = 0
+    counts[ASKED] = count
+    counts[PENDING] -= count
+    for k in range(count // 2):  # a page has its latest entry first
+        today[k], today[count - 1 - k] = today[count - 1 - k], today[k]
+    sort_requests(due, today, other, count)
 
 
 @jit_lean
@@ -157,7 +214,7 @@ def learn(start, waits, able, ables, operation, time):
 
 
 @jit_lean
-def advance(operations, messages, ports, counts, keys, shift, bits, one):
+def advance(operations, messages, ports, calendar, counts, shift, one):
     """Time operations until none is left, or, with ``one``, until the next is timed; returns a status, or `ONE`.
 
     One long loop over arrays in local names: calls that pass so many arrays would cost more than what they do.
@@ -165,10 +222,9 @@ def advance(operations, messages, ports, counts, keys, shift, bits, one):
     _, following, received, sent, work, first_dependent, dependents, waits, start, finish, able = operations
     _, kind, classes, receiver, frees, first_port, route, place, due, ready, visible = messages
     private, free = ports
+    page, later, today, other = calendar
     ables = counts[ABLE]
     finished = counts[FINISHED]
-    pending = counts[PENDING]
-    mask = (np.int64(1) << bits) - 1
     status = NONE
     while status == NONE:
         message = np.int64(NONE)
@@ -195,10 +251,12 @@ def advance(operations, messages, ports, counts, keys, shift, bits, one):
                 ables = learn(start, waits, able, ables, np.int64(frees[arrived]), known)
             if one:
                 status = ONE
-        elif pending > 0:
-            message = keys[0] & mask
-            pending = pop(keys, pending)
+        elif counts[SERVED] < counts[ASKED]:
+            message = np.int64(today[counts[SERVED]])
+            counts[SERVED] += 1
             asked = True
+        elif counts[PENDING] > 0:
+            open_day(page, later, due, today, other, counts, shift)
         else:
             status = DONE if finished == len(start) else DEADLOCK
         if message == NONE:
@@ -210,11 +268,10 @@ def advance(operations, messages, ports, counts, keys, shift, bits, one):
         while where < beyond:
             port = np.int64(route[where])
             if not (asked or private[port]):
-                quantum = time >> shift
-                if quantum >> (63 - bits) != 0:
-                    status = TOO_LONG
-                    break
-                pending = push(keys, pending, (quantum << bits) | message)
+                day = (time >> shift) & (DAYS - 1)
+                later[message] = page[day]
+                page[day] = message
+                counts[PENDING] += 1
                 break
             asked = False
             begun = max(time, free[port])
@@ -230,7 +287,6 @@ def advance(operations, messages, ports, counts, keys, shift, bits, one):
         place[message] = where
     counts[ABLE] = ables
     counts[FINISHED] = finished
-    counts[PENDING] = pending
     return status
 
 
@@ -239,13 +295,12 @@ def run(
     operations: Operations,
     messages: Messages,
     ports: Ports,
+    calendar: Calendar,
     counts: Int64,
-    keys: Int64,
     shift: int,
-    bits: int,
     data: DataPlane,
 ) -> int:
-    """Time a program; ``shift`` is the binary logarithm of a quantum in femtoseconds, ``bits`` hold a message's number.
+    """Time a program; ``shift`` is the binary logarithm of a day in femtoseconds.
 
     Operations move their bytes in an order that their conditions allow. Returns DONE or what went wrong. All results
     are in the arrays.
@@ -255,9 +310,9 @@ def run(
             operations.able[counts[ABLE]] = operation
             counts[ABLE] += 1
     if not data.moving:
-        return advance(operations, messages, ports, counts, keys, shift, bits, False)
+        return advance(operations, messages, ports, calendar, counts, shift, False)
     while True:
-        status = advance(operations, messages, ports, counts, keys, shift, bits, True)
+        status = advance(operations, messages, ports, calendar, counts, shift, True)
         if status != ONE:
             return status
         operation = operations.able[counts[FINISHED] - 1]
