@@ -37,12 +37,12 @@ OP = np.dtype(
 THREAD = np.dtype(
     [
         ("rank", "<i4"),
-        ("id", "<i4"),
         ("send_peer", "<i4"),
         ("recv_peer", "<i4"),
-        ("channel", "<i4"),
         ("length", "<i4"),
-        ("first", "<i8"),
+        ("first", "<i4"),
+        ("id", "<i2"),
+        ("channel", "<i2"),
     ]
 )
 

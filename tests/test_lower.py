@@ -25,7 +25,7 @@ def write_schedule(threads, *, collective="broadcast", chunks=2, scratch=2):
     """From (rank, id, send peer, recv peer, [(kind, src, dst, chunks, dep)]): src and dst are (buffer, chunk)."""
     rows, ops = [], []
     for rank, number, send_peer, recv_peer, program in threads:
-        rows.append((rank, number, send_peer, recv_peer, 0, len(program), len(ops)))
+        rows.append((rank, send_peer, recv_peer, len(program), len(ops), number, 0))
         ops += [(kind, 0, src[0], dst[0], src[1], dst[1], count, dep) for kind, src, dst, count, dep in program]
     return Schedule(
         collective=collective,

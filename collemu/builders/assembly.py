@@ -96,6 +96,9 @@ class Assembler:
         *parts : Steps
             The steps of each thread, one part after the other; each part has one row, or T.
         """
+        most = np.iinfo(THREAD["id"]).max
+        if np.max(thread, initial=0) > most or np.max(channel, initial=0) > most:
+            raise ScheduleError(f"a rank has threads or channels above number {most}, the largest that a table holds")
         shape = np.broadcast_shapes(*(np.shape(a) for a in (rank, thread, send_peer, recv_peer, channel)))
         table = np.zeros(shape, dtype=THREAD)
         table["rank"], table["id"], table["channel"] = rank, thread, channel

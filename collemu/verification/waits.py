@@ -16,7 +16,7 @@ class Waits:
     """What every operation waits for, and in which order the operations can run."""
 
     def __init__(self, schedule: Schedule, messages: Matching) -> None:
-        self.first = np.ascontiguousarray(schedule.threads["first"])
+        self.first = schedule.threads["first"].astype(np.int64)
         self.length = np.ascontiguousarray(schedule.threads["length"])
         self.dep = np.ascontiguousarray(schedule.ops["dep"])
         self.arrival = messages.arrival()

@@ -62,7 +62,7 @@ DESTINATION = 1
 PACKETS = 2  # at least one
 LAST_BYTES = 3  # bytes of the last packet on a link, header included
 READY = 4  # offered to the fabric at
-FIRST_PACKET = 5  # the chip's packet counter at its first packet
+FIRST_PACKET = 5  # which lane of its group takes its first packet
 REMAINING = 6  # packets that have not left the switch
 ARRIVAL = 7  # arrival of the latest packet so far
 SENDER = 8  # operation
@@ -79,7 +79,7 @@ MESSAGE_COLUMNS = 16
 LINE = 0
 LENGTH = 1  # messages in line so far
 NUMBERED = 2  # of these, those whose packets have numbers
-COUNTER = 3  # packets numbered so far
+COUNTER = 3  # which lane takes the next packet
 LINE_COLUMNS = 4
 
 # Columns of `lanes`.
@@ -361,7 +361,9 @@ def enter_message(lane, lanes, messages, line, lines, ports, chip, own_line):
     index = lane - lanes[lane, FIRST_LANE]
     while place < length:
         message = line[first + place]
-        packet = (index - messages[message, FIRST_PACKET]) % lanes[lane, LANES]
+        packet = index - messages[message, FIRST_PACKET]
+        if packet < 0:
+            packet += lanes[lane, LANES]
         if packet < messages[message, PACKETS]:
             ports[chip, PLACE] = place
             ports[chip, PACKET] = packet
@@ -383,14 +385,18 @@ def number_packets(stage, messages, line, lines):
             length = lines[own_line, LENGTH]
             packets = 0
             start = lines[own_line, COUNTER]
+            index = start
             while lines[own_line, NUMBERED] < length:
                 message = line[lines[own_line, LINE] + lines[own_line, NUMBERED]]
-                messages[message, FIRST_PACKET] = start + packets
+                messages[message, FIRST_PACKET] = index
                 packets += messages[message, PACKETS]
+                index = (index + messages[message, PACKETS]) % width
                 lines[own_line, NUMBERED] += 1
-            lines[own_line, COUNTER] = start + packets
-            for k in range(min(packets, width)):
-                lane = first_lane + (start + k) % width
+            lines[own_line, COUNTER] = index
+            index = start
+            for _ in range(min(packets, width)):
+                lane = first_lane + index
+                index = 0 if index + 1 == width else index + 1
                 if ports[lane, chip, LISTED] == 0:
                     enter_message(lane, stage.lanes, messages, line, lines, ports[lane], chip, own_line)
                     message = line[lines[own_line, LINE] + ports[lane, chip, PLACE]]
