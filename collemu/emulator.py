@@ -22,6 +22,7 @@ from collemu.recipe import Recipe
 from collemu.schedule import Schedule
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
+from collemu.waiting import Waiting, waiting_of
 
 FIDELITIES = ("auto", "packet", "flow")
 QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds
@@ -41,6 +42,11 @@ class Links:
         From chip to switch, and from switch to chip; where there is no switch, the same links twice: from, and to.
     up_busy_s, down_busy_s : float64 arrays
         How long each was sending, in seconds.
+    up_stalled_s : float64 array
+        How long each link from a chip was free and had a packet to send, but no credit: the switch was full. 0 under
+        fidelity flow, which knows no credits.
+    down_queued_s : float64 array
+        How long a packet waited on average in the switch for its output; 0 without packets, and under flow.
     time_s : float
         Of the whole run.
     """
@@ -49,6 +55,8 @@ class Links:
     down_bytes: NDArray[np.int64]
     up_busy_s: NDArray[np.float64]
     down_busy_s: NDArray[np.float64]
+    up_stalled_s: NDArray[np.float64]
+    down_queued_s: NDArray[np.float64]
     time_s: float
 
     @property
@@ -89,6 +97,8 @@ class Result:
         constants are estimates.
     lowered : Lowered
         What ran: ``lowered.messages`` has source, destination, channel, number and bytes of every message.
+    waiting : Waiting or None
+        What every rank's threads did with their time, and what they waited for; None without a timeline.
     """
 
     time_s: float
@@ -102,6 +112,7 @@ class Result:
     bounds: Bounds
     header: dict[str, Any]
     lowered: Lowered
+    waiting: Waiting | None
 
 
 def emulate(
@@ -209,6 +220,7 @@ def emulate(
         bounds=lower_bound(schedule.collective, schedule.ranks, count, wire_bits(payload), system),
         header=header_of(schedule, system, payload, chosen, model, seed),
         lowered=lowered,
+        waiting=waiting_of(lowered, timing, system, spoken) if timeline else None,
     )
 
 
@@ -307,5 +319,7 @@ def _links(timing: Timing) -> Links:
         down_bytes=timing.down_bytes,
         up_busy_s=timing.up_busy / 1e15,
         down_busy_s=timing.down_busy / 1e15,
+        up_stalled_s=timing.up_stalled / 1e15,
+        down_queued_s=timing.down_queued / np.maximum(timing.down_packets, 1) / 1e15,
         time_s=timing.time / 1e15,
     )

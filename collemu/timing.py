@@ -42,6 +42,10 @@ class Timing:
         domain come first, then the rails of the network, if it takes part.
     down_bytes, down_busy : int64 arrays, (chips, lanes)
         The same of the links to a chip.
+    up_stalled : int64 array, (chips, lanes)
+        For how long a port had a packet to send, a free link and no credit.
+    down_queued, down_packets : int64 arrays, (chips, lanes)
+        How long the packets of an output waited for it, added up; and how many they were.
     """
 
     time: int
@@ -53,6 +57,9 @@ class Timing:
     up_busy: Int64
     down_bytes: Int64
     down_busy: Int64
+    up_stalled: Int64
+    down_queued: Int64
+    down_packets: Int64
 
 
 def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
@@ -252,4 +259,7 @@ def timing_of(program: Program, state: FabricState) -> Timing:
         up_busy=up[..., links.BUSY],
         down_bytes=down[..., links.BYTES],
         down_busy=down[..., links.BUSY],
+        up_stalled=up[..., links.WAITED],
+        down_queued=down[..., links.WAITED],
+        down_packets=down[..., links.SENT],
     )

@@ -111,6 +111,9 @@ WHICH = 1
 # Columns of `traffic`, one row a link.
 BYTES = 0
 BUSY = 1
+WAITED = 2  # ports: for credits; outputs: packets there, for others' turns, all together
+SENT = 3  # packets
+TRAFFIC_COLUMNS = 4
 
 # Columns of `queues`: first and last train, or NONE.
 HEAD = 0
@@ -457,6 +460,7 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
                         ports[chip, STARVED] = 1
                         going_on = earliest
                         break
+                    traffic[chip, WAITED] += earliest - start
                     start = earliest
                     collect_credits(ports, trains, chip, start)
             count = np.int64(1)
@@ -478,6 +482,7 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
                 return_credits(ports, trains, chip, take_train(trains), arrival + latency, count, spacing)
                 stage.output_traffic[lane, destination, BYTES] += count * size
                 stage.output_traffic[lane, destination, BUSY] += count * spacing
+                stage.output_traffic[lane, destination, SENT] += count
                 messages[message, ARRIVAL] = max(messages[message, ARRIVAL], free + latency)
                 messages[message, REMAINING] -= count
                 if messages[message, REMAINING] == 0:
@@ -504,6 +509,7 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
             ports[chip, CREDITS] -= count
             traffic[chip, BYTES] += count * size
             traffic[chip, BUSY] += count * spacing
+            traffic[chip, SENT] += count
         ports[chip, FREE] = free
         ports[chip, PACKET] = packet
         if going_on == NEVER and ports[chip, STARVED] == 0:
@@ -562,6 +568,7 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
                 quiet = min(end, next_arrival)
                 count = min(queued, (quiet - 1 - now) // spacing + 1)
             finish = now + count * spacing
+            traffic[output, WAITED] += count * (now - trains[train, FIRST])
             message = trains[train, MESSAGE]
             messages[message, ARRIVAL] = max(messages[message, ARRIVAL], finish + latency)
             messages[message, REMAINING] -= count
@@ -590,6 +597,7 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
 
             traffic[output, BYTES] += count * size
             traffic[output, BUSY] += count * spacing
+            traffic[output, SENT] += count
             outputs[output, POINTER] = 0 if source + 1 == reach else source + 1
             outputs[output, FREE] = finish
             now = finish
