@@ -47,8 +47,8 @@ def one_of(given: Any, allowed: Iterable[str], what: str) -> str:
         For anything else; the text lists the names.
     """
     names = tuple(allowed)
-    if given not in names:
-        raise ValueError(f"{what}={given!r} is not supported; choose {', '.join(names)}")
+    if not isinstance(given, str) or given not in names:
+        raise ValueError(f"{what}={shown(given)} is not supported; choose {', '.join(names)}")
     return given
 
 

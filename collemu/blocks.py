@@ -11,7 +11,7 @@ from collemu_kernels.packing import code_bytes, unpack
 from numpy.typing import NDArray
 
 from collemu.arguments import one_of, whole
-from collemu.inputs import plain
+from collemu.inputs import image_bytes_of, plain
 from collemu.number_formats import BlockFormat, find_block_format
 
 ORDERS = ("low_first", "high_first")
@@ -117,7 +117,7 @@ class Quantized:
         lead, length = split_shape(shape, axis)
         rows = prod(lead)
         row_codes, row_scales = row_sizes(block, length)
-        image = np.frombuffer(buf, np.uint8).copy()
+        image = image_bytes_of(buf, "from_bytes: buf")
         codes_end = rows * row_codes
         scales_end = codes_end + rows * row_scales
         has_tensor_scale = block.has_tensor_scale and scales_end > 0

@@ -5,7 +5,8 @@ from collemu_kernels.combine import reduce_images
 from collemu_kernels.images import image_bytes
 from numpy.typing import NDArray
 
-from collemu.arguments import one_of
+from collemu.arguments import one_of, whole
+from collemu.inputs import image_bytes_of
 from collemu.memory import OPERATORS
 from collemu.number_formats import find_format
 from collemu.recipe import ACCUMULATE
@@ -34,11 +35,12 @@ def combine(
     format : str
         Of both images and of the result; a name of `formats`.
     op : str
-        sum; avg: half the sum, under 16-bit accumulate types the sum of the halves (of more than two images: reduce
-        by sum, and divide once); min and max, which propagate NaN and order -0 below +0; prod.
+        sum; avg: the sum of the halves, which does not overflow (of more than two images: reduce by sum, and divide
+        once); min and max, which propagate NaN and order -0 below +0; prod.
     accumulate : str
-        float32; float16 or bfloat16: both terms and the result are rounded to it. In float32 the sum or product of two
-        numbers of an element format is rounded to the format as if it were exact: 24 bits are twice 11 and 2 more.
+        float32; float16 or bfloat16: both terms and the result are rounded to it. In float32 the sum of two numbers of
+        an element format, and the product of two of at most 16 bits, are rounded to the format as if they were exact:
+        24 bits are twice 11 and 2 more.
     elements : int, optional
         How many numbers an image holds. Without it, as many as its length allows: 4-bit and 6-bit codes may leave room
         for one more in their last byte, which is a zero that changes nothing and stays one.
@@ -56,7 +58,7 @@ def combine(
     number = find_format(format).format_id
     one_of(op, OPERATORS, "combine: op")
     one_of(accumulate, ACCUMULATE, "combine: accumulate")
-    first, second = (np.frombuffer(wire, np.uint8).copy() for wire in (wire_a, wire_b))  # kernels take writable arrays
+    first, second = image_bytes_of(wire_a, "combine: wire_a"), image_bytes_of(wire_b, "combine: wire_b")
     if first.size != second.size:
         raise ValueError(
             f"combine: wire_a has {first.size} bytes and wire_b {second.size}; give images of equally many elements"
@@ -70,9 +72,10 @@ def combine(
 def _elements(size: int, name: str, number: int, elements: int | None) -> int:
     """How many elements an image of so many bytes holds."""
     if elements is not None:
-        if elements < 0 or image_bytes(elements, number) != size:
+        elements = whole(elements, "combine: elements")
+        if image_bytes(elements, number) != size:
             raise ValueError(
-                f"combine: elements={elements} of {name} take {image_bytes(max(elements, 0), number)} bytes, not {size}"
+                f"combine: elements={elements} of {name} take {image_bytes(elements, number)} bytes, not {size}"
             )
         return elements
     bits = find_format(name).bits_per_element

@@ -145,7 +145,9 @@ def emulate(
         float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format. Narrow floats are
         added in float32 and rounded at every addition; with a wire format, memory holds float32 until the end.
     op : str
-        sum, prod, min, max or avg. Integer sums wrap; an integer avg truncates toward zero.
+        sum, prod, min, max or avg. Integer sums wrap; an integer avg truncates toward zero. A float avg divides the
+        sum; but the contributions, where a narrow dtype, wire element format or accumulate type could overflow: on a
+        wire of integers what is below one half then becomes 0.
     recipe : Recipe, optional
         How to quantise; ``wire`` and ``accumulate`` make one in short, or change the one given.
     data : array, optional

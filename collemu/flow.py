@@ -16,7 +16,7 @@ from collemu.catalogue import Protocol, System
 from collemu.fabric import Routes, StageRules, domain_rules, network_rules, routes_of
 from collemu.lower import Lowered
 from collemu.timing import BAD_VALUE_TEXT, CLOCK_LIMIT_FS, TOO_LONG, Timing, deadlock, dependents_of, waits_of, work_of
-from collemu.wiring import path_of
+from collemu.wiring import neighbours, path_of
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -75,7 +75,7 @@ def simulate_flow(lowered: Lowered, system: System, protocol: Protocol, data: Da
     time = int(finish.max(initial=system.endpoint.launch_fs))
     if time > CLOCK_LIMIT_FS:
         raise ValueError(TOO_LONG)
-    up_bytes, up_busy, down_bytes, down_busy = _traffic(lowered, system, routes, ways)
+    up_bytes, up_busy, down_bytes, down_busy = _traffic(lowered, system, ways)
     nothing = np.zeros_like(up_bytes)  # that is looked at here
     return Timing(
         time=time,
@@ -165,13 +165,14 @@ def _rows(first: Int32, values: Int32, order: Int32) -> tuple[Int32, Int32]:
 
 
 def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
-    """Ports are numbered as the fabric's lines, those at receivers after all those at senders."""
+    """Ports of senders, numbered as the fabric's lines, and after all of them those of receivers."""
     messages, ranks = lowered.messages, lowered.schedule.ranks
     stages = domain_rules(system, ranks), network_rules(system, ranks)
     groups = [len(stage.wiring.widths) for stage in stages]
-    ports = ranks * sum(groups)
+    chips = _chips(system, ranks)
+    ports = chips * sum(groups)
     source, destination = messages.source.astype(np.int64), messages.destination.astype(np.int64)
-    base = np.where(routes.network, ranks * groups[0], 0)
+    base = np.where(routes.network, chips * groups[0], 0)
     width = np.where(routes.network, groups[1], groups[0])
     first = base + source * width + routes.group
     second = np.where(
@@ -190,7 +191,9 @@ def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
     for message, path in paths.items():
         route[first_port[message] : first_port[message + 1]] = path
 
-    group = np.where(routes.group < 0, 0, routes.group)
+    group = routes.group.copy()
+    for message, path in paths.items():  # the narrowest of the way sets the pace
+        group[message] = min((port % groups[0] for port in path), key=stages[0].wiring.widths.__getitem__)
     most = max(groups)
     key = (messages.nbytes * 2 + routes.network) * most + group  # what else is known of a message follows
     _, one, kind = np.unique(key, return_index=True, return_inverse=True)
@@ -208,6 +211,12 @@ def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
         classes=classes,
         carried=(routes.packets - 1) * full + routes.last_bytes,
     )
+
+
+def _chips(system: System, ranks: int) -> int:
+    """Chips whose ports take part: in a torus also those without a rank, which others' messages may pass."""
+    whole = -(-ranks // system.domain.chips) * system.domain.chips
+    return whole if system.domain.topology == "torus" else ranks
 
 
 def _far_path(system: System, source: int, destination: int) -> list[int]:
@@ -252,43 +261,47 @@ def _day(ways: Ways) -> int:
 
 
 def _private(ways: Ways, lowered: Lowered) -> NDArray[np.bool_]:
-    """Ports whose messages all come from one thread, or through one port before."""
+    """Ports that are asked in the order of one thread, or of one port before them that all leave equally fast."""
     schedule = lowered.schedule
     before = np.empty(len(ways.route), np.int64)
     before[1:] = len(schedule.threads) + ways.route[:-1]
-    before[ways.first_port[:-1]] = schedule.thread_of_op[lowered.messages.sender]
-    one = np.full(ways.ports, -1, np.int64)
-    one[ways.route] = before
+    first = ways.first_port[:-1]
+    before[first] = schedule.thread_of_op[lowered.messages.sender]
+    crossing = np.repeat(ways.classes[ways.kind, flows.CROSSING], np.diff(ways.first_port))
+    crossing[first] = 0
+    one, pace = np.full(ways.ports, -1, np.int64), np.zeros(ways.ports, np.int64)
+    one[ways.route], pace[ways.route] = before, crossing
     private = np.ones(ways.ports, bool)
-    private[ways.route[before != one[ways.route]]] = False
+    private[ways.route[(before != one[ways.route]) | (crossing != pace[ways.route])]] = False
     return private
 
 
-def _traffic(lowered: Lowered, system: System, routes: Routes, ways: Ways) -> tuple[Int64, Int64, Int64, Int64]:
+def _traffic(lowered: Lowered, system: System, ways: Ways) -> tuple[Int64, Int64, Int64, Int64]:
     """Bytes and busy time of ports, (chips, groups): those of senders, and of receivers.
 
-    Where there are no switches a port is a link, whose receivers have the same.
+    Where there are no switches a port is a link, which its receiver has too.
     """
-    ranks = lowered.schedule.ranks
-    message = np.repeat(np.arange(len(lowered.messages)), np.diff(ways.first_port))
-    busy = ways.classes[ways.kind, flows.OCCUPIES]
+    domain = system.domain
+    chips = _chips(system, lowered.schedule.ranks)
     half = ways.ports // 2
-    columns = half // ranks
-    tables: list[Int64] = []
-    for values in (ways.carried, busy):
-        by_port = np.bincount(ways.route, weights=values[message], minlength=ways.ports).astype(np.int64)
-        tables += [by_port[:half], by_port[half:]]
-    domain_groups = system.domain.groups
-    split = ranks * domain_groups
+    message = np.repeat(np.arange(len(lowered.messages)), np.diff(ways.first_port))
+    split = chips * domain.groups
+    direct = domain.topology in ("mesh", "torus")
 
     def by_chip(ports: Int64) -> Int64:
-        near, far = ports[:split].reshape(ranks, -1), ports[split:].reshape(ranks, -1)
-        return np.concatenate((near, far), axis=1).reshape(ranks, columns)
+        near, far = ports[:split].reshape(chips, -1), ports[split:].reshape(chips, -1)
+        return np.concatenate((near, far), axis=1)
 
-    up_bytes, down_bytes, up_busy, down_busy = (by_chip(table) for table in tables)
-    if system.domain.topology in ("mesh", "torus"):
-        near = np.flatnonzero(~routes.network & (routes.group >= 0))
-        chips, groups = lowered.messages.destination[near], routes.group[near]
-        np.add.at(down_bytes, (chips, groups), ways.carried[near])
-        np.add.at(down_busy, (chips, groups), busy[near])
+    tables: list[Int64] = []
+    for values in (ways.carried, ways.classes[ways.kind, flows.OCCUPIES]):
+        by_port = np.bincount(ways.route, weights=values[message], minlength=ways.ports).astype(np.int64)
+        up, down = by_chip(by_port[:half]), by_chip(by_port[half:])
+        if direct:
+            chip = np.arange(chips)
+            first = chip // domain.chips * domain.chips
+            there = first[:, None] + neighbours(domain)[chip % domain.chips]
+            kept = np.minimum(there, chips - 1)  # of a mesh that is not full, where nothing leads further
+            np.add.at(down, (kept, np.arange(domain.groups)), up[:, : domain.groups])
+        tables += [up, down]
+    up_bytes, down_bytes, up_busy, down_busy = tables
     return up_bytes, up_busy, down_bytes, down_busy

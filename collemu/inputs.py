@@ -69,6 +69,23 @@ def _integers_to_float64(array: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(small, native, sticky).astype(np.float64)
 
 
+def image_bytes_of(buffer: Any, what: str) -> NDArray[np.uint8]:
+    """A copy of a wire image, given as bytes, a buffer of bytes, or an array of uint8.
+
+    Raises
+    ------
+    ValueError
+        For anything else; ``what`` is how the text calls it.
+    """
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        view = None
+    if view is None or view.itemsize != 1 or not view.contiguous:
+        raise ValueError(f"{what} must be bytes, or an array of uint8 in one piece, as to_bytes gives them")
+    return np.frombuffer(view, np.uint8).copy()
+
+
 def plain(array: NDArray[Any]) -> NDArray[Any]:
     """The array as kernels take it, a copy if it must be: C-contiguous, aligned and writable.
 

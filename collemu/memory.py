@@ -6,13 +6,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from collemu_kernels import format_ids, kinds
+from collemu_kernels import kinds
 from collemu_kernels.dataplane import DataPlane
 from collemu_kernels.images import image_bytes
 from numpy.typing import DTypeLike, NDArray
 
 from collemu.collectives import REDUCTIONS
-from collemu.dtypes import Dtype, find_dtype, to_storage, to_values
+from collemu.dtypes import INTEGER, Dtype, find_dtype, to_storage, to_values
 from collemu.lower import Lowered
 from collemu.number_formats import ELEMENT_FORMATS
 from collemu.recipe import ACCUMULATE, Recipe
@@ -218,14 +218,8 @@ def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None
         target_cell[pieces.target < 0] = -1
         image_at, image_total = _image_places(lowered, payload.wire, np.isin(rank, present), target_cell, cells)
     largest = int(pieces.elements.max(initial=0))
-    works = payload.quantised or held.format_id not in (
-        format_ids.FLOAT32,
-        format_ids.FLOAT64,
-        format_ids.INT8,
-        format_ids.UINT8,
-        format_ids.INT32,
-        format_ids.INT64,
-    )
+    in_place = held.kind == INTEGER or held.name in ("float32", "float64")
+    works = payload.quantised or payload.recipe.accumulate != "float32" or not in_place
     slot, slot_bytes = _slot_places(lowered, present, slots)
     plane = DataPlane(
         moving=True,

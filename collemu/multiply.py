@@ -39,7 +39,7 @@ def matmul(
     ----------
     a : Quantized or array of numbers, (..., M, K)
         Blocks along K: quantised with axis=-1. Numbers that are wider than float32 are rounded to it first.
-        An ml_dtypes array of at most 8 bits holds numbers of that format.
+        An ml_dtypes array of floats of at most 8 bits holds numbers of that format.
     b : Quantized or array of numbers, (..., K, N)
         Blocks along K: quantised with axis=-2. The leading axes of a and b broadcast.
     c : array of numbers, (..., M, N), optional

@@ -5,8 +5,10 @@ What defines a format is one row of a kernel table (`collemu_kernels.format_ids`
 name, documented fields and a way to find it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from collemu_kernels import format_ids as ids
 
@@ -18,15 +20,15 @@ class ElementFormat:
     Attributes
     ----------
     name : str
-        As ml_dtypes writes it.
+        As ml_dtypes writes it, but for tfloat32, which it has not.
     format_id : int
         Its number in the kernels.
     bits, exponent_bits, mantissa_bits : int
         Widths; one bit more is the sign where `has_sign`. An integer has no exponent bits.
     bias : int
         The exponent field e of a normal number stands for 2**(e - bias).
-    max : float
-        Largest finite value.
+    min, max : float
+        Least and largest finite value.
     min_normal, min_subnormal : float
         Smallest positive normal and subnormal value (equal where there are no subnormals).
     has_sign, has_infinity, has_nan, has_negative_zero : bool
@@ -41,6 +43,7 @@ class ElementFormat:
     exponent_bits: int
     mantissa_bits: int
     bias: int
+    min: float
     max: float
     min_normal: float
     min_subnormal: float
@@ -110,6 +113,7 @@ def _element(name: str, format_id: int, source: str) -> ElementFormat:
         row[ids.MAX_CODE],
     )
     significand = 1 + (max_code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    largest = significand * 2.0 ** ((max_code >> mantissa_bits) - bias)
     return ElementFormat(
         name,
         format_id,
@@ -117,7 +121,8 @@ def _element(name: str, format_id: int, source: str) -> ElementFormat:
         exponent_bits=bits - 1 - mantissa_bits,
         mantissa_bits=mantissa_bits,
         bias=bias,
-        max=significand * 2.0 ** ((max_code >> mantissa_bits) - bias),
+        min=-largest,
+        max=largest,
         min_normal=2.0 ** (1 - bias),
         min_subnormal=2.0 ** (1 - bias - mantissa_bits),
         has_sign=True,
@@ -129,9 +134,10 @@ def _element(name: str, format_id: int, source: str) -> ElementFormat:
 
 
 def _integer(name: str, format_id: int, source: str) -> ElementFormat:
-    """Two's complement; its step is its smallest number."""
+    """Two's complement; its step is its smallest number. Integers of block formats alone are symmetric."""
     row = [int(value) for value in ids.ELEMENT_PARAMETERS[format_id]]
     step = 2.0 ** (1 - row[ids.BIAS] - row[ids.MANTISSA_BITS])
+    codes_below_zero = row[ids.MAX_CODE] + (format_id >= ids.FIRST_FULL_INTEGER)
     return ElementFormat(
         name,
         format_id,
@@ -139,6 +145,7 @@ def _integer(name: str, format_id: int, source: str) -> ElementFormat:
         exponent_bits=0,
         mantissa_bits=row[ids.BITS] - 1,
         bias=0,
+        min=-codes_below_zero * step,
         max=row[ids.MAX_CODE] * step,
         min_normal=step,
         min_subnormal=step,
@@ -157,6 +164,7 @@ E8M0 = ElementFormat(
     exponent_bits=8,
     mantissa_bits=0,
     bias=127,
+    min=2.0**-127,
     max=2.0**127,
     min_normal=2.0**-127,
     min_subnormal=2.0**-127,
@@ -196,6 +204,7 @@ FLOAT32 = ElementFormat(
     exponent_bits=8,
     mantissa_bits=23,
     bias=127,
+    min=-3.4028234663852886e38,
     max=3.4028234663852886e38,
     min_normal=2.0**-126,
     min_subnormal=2.0**-149,
@@ -268,23 +277,29 @@ def find_format(name: str) -> ElementFormat | BlockFormat:
     ValueError
         For an unknown name; the text lists the known ones.
     """
-    found = ELEMENT_FORMATS.get(name) or BLOCK_FORMATS.get(name)
-    if found is None:
-        raise ValueError(f"no format {name!r}; choose {', '.join(formats())}")
-    return found
+    if _is_in(name, ELEMENT_FORMATS):
+        return ELEMENT_FORMATS[name]
+    if _is_in(name, BLOCK_FORMATS):
+        return BLOCK_FORMATS[name]
+    raise ValueError(f"no format {name!r}; choose {', '.join(formats())}")
 
 
 def find_element_format(name: str) -> ElementFormat:
     """The element format of a name; ValueError as `find_format`."""
-    if name not in ELEMENT_FORMATS:
-        hint = f" ({name} is a block format: use quantize)" if name in BLOCK_FORMATS else ""
-        raise ValueError(f"no element format {name!r}{hint}; choose {', '.join(ELEMENT_FORMATS)}")
-    return ELEMENT_FORMATS[name]
+    if _is_in(name, ELEMENT_FORMATS):
+        return ELEMENT_FORMATS[name]
+    hint = f" ({name} is a block format: use quantize)" if _is_in(name, BLOCK_FORMATS) else ""
+    raise ValueError(f"no element format {name!r}{hint}; choose {', '.join(ELEMENT_FORMATS)}")
 
 
 def find_block_format(name: str) -> BlockFormat:
     """The block format of a name; ValueError as `find_format`."""
-    if name not in BLOCK_FORMATS:
-        hint = f" ({name} is an element format: use encode)" if name in ELEMENT_FORMATS else ""
-        raise ValueError(f"no block format {name!r}{hint}; choose {', '.join(BLOCK_FORMATS)}")
-    return BLOCK_FORMATS[name]
+    if _is_in(name, BLOCK_FORMATS):
+        return BLOCK_FORMATS[name]
+    hint = f" ({name} is an element format: use encode)" if _is_in(name, ELEMENT_FORMATS) else ""
+    raise ValueError(f"no block format {name!r}{hint}; choose {', '.join(BLOCK_FORMATS)}")
+
+
+def _is_in(name: Any, formats: Mapping[str, object]) -> bool:
+    """Whether it is a name, of any type that a user may give, and known."""
+    return isinstance(name, str) and name in formats

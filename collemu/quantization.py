@@ -1,6 +1,7 @@
 """Numbers to codes and back: `encode` and `decode` one by one, `quantize` for blocks that share a scale.
 
-Every value is rounded once, from the number that was given: `collemu.inputs` says how float64 is.
+Every value is rounded once, from the number that was given: `collemu.inputs` says how float64 is. Stochastic roundings
+alone take the nearest float32.
 """
 
 from typing import Any
@@ -89,8 +90,8 @@ def encode(
         A name of `formats`.
     rounding : str
         nearest_even, nearest_away, toward_zero, up, down; stochastic (away from zero with the probability of the
-        dropped fraction, so unbiased) or stochastic_8bit (of its first 8 bits, as the conversion instructions of
-        Blackwell that take random bits). These two need a seed.
+        dropped fraction, so unbiased) or stochastic_8bit (of its first 8 bits, as conversions to FP4 on Blackwell take
+        them). These two need a seed, and round the nearest float32.
     saturate : bool
         What overflows, infinities included, becomes the largest finite number; False gives infinity, or NaN
         in a format without infinity. FP6, FP4 and integers have neither, and always saturate.
@@ -123,7 +124,8 @@ def encode(
     saturate, typed = flag(saturate, "saturate"), flag(typed, "typed")
     if typed and element.name == "tfloat32":
         raise ValueError("encode: tfloat32 has no type in NumPy or ml_dtypes; use typed=False")
-    values = as_float32(x, "encode: x")
+    # a sticky bit would weigh far more than what it stands for, so what is drawn for takes the nearest float32
+    values = as_float32(x, "encode: x", to_odd=rounding not in RANDOM_BITS)
     shape = values.shape
     values = _without_nan(values, nan, f"encode: {element.name}", has_nan=element.has_nan)
     values = plain(values).reshape(-1)
@@ -261,7 +263,7 @@ def quantize(
     one_of(scale_rule, block.scale_modes, f"{block.name}: scale_mode")
     one_of(nan, NAN_RULES, "nan")
     refuse_order(order, block)
-    values = as_float32(x, "quantize: x", to_odd=block.scale is E8M0)
+    values = as_float32(x, "quantize: x", to_odd=block.scale is E8M0 and rounding not in RANDOM_BITS)
     _refuse_beyond_float32(x, values)
     if nan == "raise" and not np.isfinite(values).all():
         raise ValueError("quantize: x has a NaN or an infinity, whose block would be NaN: nan='raise' refuses it")

@@ -90,9 +90,11 @@ def quantization_report(x: ArrayLike, format: str, **options: Any) -> Quantizati
         error = np.where(finite, np.abs(values.astype(np.float64) - exact), 0.0)
         relative = error[numbers != 0] / np.abs(numbers[numbers != 0])
         noise, signal = float(np.square(error).sum()), float(np.square(numbers).sum())
-        beyond = np.abs(exact) > spread_scales * _saturation(element)
-        has_scale = np.isfinite(scales) & (scales > 0)
-        exponents, counts = np.unique(np.frexp(scales[has_scale])[1] - 1, return_counts=True)
+        scaled, steps = exact * np.sign(spread_scales), np.abs(spread_scales)
+        lowest, highest = _saturation(element, asymmetric=options.get("scale_mode") == "asymmetric")
+        beyond = (scaled > steps * highest) | (scaled < steps * lowest)
+        has_scale = np.isfinite(scales) & (scales != 0)
+        exponents, counts = np.unique(np.frexp(np.abs(scales[has_scale]))[1] - 1, return_counts=True)
     return QuantizationReport(
         format=format,
         elements=exact.size,
@@ -108,12 +110,14 @@ def quantization_report(x: ArrayLike, format: str, **options: Any) -> Quantizati
     )
 
 
-def _saturation(element: ElementFormat) -> float:
-    """Where rounding to nearest would go beyond the largest number, had the format more numbers."""
+def _saturation(element: ElementFormat, *, asymmetric: bool) -> tuple[float, float]:
+    """Where rounding to nearest would go beyond the least and the largest number, had the format more numbers."""
     if element.exponent_bits == 0:
-        return element.max + element.min_subnormal / 2
+        step = element.min_subnormal
+        least = -element.max - step if asymmetric else element.min
+        return least - step / 2, element.max + step / 2
     last_step = 2.0 ** (np.frexp(element.max)[1] - 1 - element.mantissa_bits)
-    return element.max + last_step / 2
+    return element.min - last_step / 2, element.max + last_step / 2
 
 
 def _scales(quantized: Quantized) -> NDArray[np.float64]:

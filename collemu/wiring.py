@@ -82,15 +82,13 @@ def places(domain: Domain) -> Int64:
     So consecutive ranks are neighbours, and where the last dimension but one is even, so are the last and the first.
     """
     grid = np.indices(domain.shape).reshape(len(domain.shape), -1).T
+    turned = grid.copy()
+    row = np.zeros(len(grid), np.int64)  # which walk along an axis it is
     for axis in range(1, len(domain.shape)):
-        before = grid[:, :axis]
-        # the position along a path through the dimensions before says which way this one is walked
-        position = np.zeros(len(grid), np.int64)
-        for k in range(axis):
-            position = position * domain.shape[k] + before[:, k]
-        backwards = position % 2 == 1
-        grid[backwards, axis] = domain.shape[axis] - 1 - grid[backwards, axis]
-    return grid
+        row = row * domain.shape[axis - 1] + grid[:, axis - 1]
+        backwards = row % 2 == 1
+        turned[backwards, axis] = domain.shape[axis] - 1 - grid[backwards, axis]
+    return turned
 
 
 def _torus_groups(domain: Domain, source: Int64, destination: Int64) -> Int64:
@@ -105,6 +103,24 @@ def _torus_groups(domain: Domain, source: Int64, destination: Int64) -> Int64:
             group[there] = number
             number += 1
     return group
+
+
+def neighbours(domain: Domain) -> Int64:
+    """The chip to which each group of each chip's links leads, (chips, groups), where there are no switches."""
+    chips = np.arange(domain.chips)
+    if domain.topology == "mesh":
+        return (chips[:, None] + np.arange(1, domain.chips)) % domain.chips
+    where = places(domain)
+    number = np.ravel_multi_index(tuple(where.T), domain.shape)
+    chip_at = np.empty(domain.chips, np.int64)
+    chip_at[number] = chips
+    columns: list[Int64] = []
+    for axis, size in enumerate(domain.shape):
+        for direction in _directions(size):
+            there = where.copy()
+            there[:, axis] = (there[:, axis] + direction) % size
+            columns.append(chip_at[np.ravel_multi_index(tuple(there.T), domain.shape)])
+    return np.stack(columns, axis=1)
 
 
 def path_of(domain: Domain, source: int, destination: int) -> list[tuple[int, int]]:

@@ -218,7 +218,7 @@ def test_neighbours_in_a_torus_ring(name):
     rank = np.arange(domain.chips)
     for part in (domain.chips, 16):  # all, and the 16 that are an instance of Trainium2, or 8 chips of Trainium
         own = rank[:part]
-        assert len(group_of(domain, own, (own + 1) % part)) == part  # else it raises
+        assert (group_of(domain, own, (own + 1) % part) >= 0).all()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 
 OPERATORS = {
     "sum": np.add,
-    "avg": lambda a, b: (a + b) * np.float32(0.5),
+    "avg": lambda a, b: a * np.float32(0.5) + b * np.float32(0.5),
     "min": np.minimum,
     "max": np.maximum,
     "prod": np.multiply,
@@ -163,7 +163,7 @@ def test_any_buffer_is_an_image():
         (lambda: combine(b"123", b"123", "float16"), "3 bytes are no image of float16: 1 elements take 2, 2 take 4"),
         (lambda: combine(b"1", b"1", "mxfp4"), "1 bytes are no image of mxfp4: 0 elements take 0, 1 take 2"),
         (lambda: combine(b"12", b"12", "mxfp4", elements=3), "elements=3 of mxfp4 take 3 bytes, not 2"),
-        (lambda: combine(b"12", b"12", "mxfp4", elements=-1), "elements=-1"),
+        (lambda: combine(b"12", b"12", "mxfp4", elements=-1), "elements is -1; give a whole number of 0 or more"),
         (lambda: combine(b"1", b"1", "mxfp5"), "no format 'mxfp5'"),
         (lambda: combine(b"1", b"1", "float8_e5m2", op="median"), "op='median' is not supported; choose sum"),
         (lambda: combine(b"1", b"1", "float8_e5m2", accumulate="float64"), "accumulate='float64' is not supported"),
@@ -173,3 +173,25 @@ def test_refusals_are_one_line_that_helps(call, text):
     with pytest.raises(ValueError, match=text) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "tfloat32", "mxfp8_e5m2", "int8_block32"])
+def test_averages_of_huge_numbers_do_not_overflow(name):
+    wires = [image(np.full(40, value, np.float32), name) for value in (3e38, 2.1e38)]
+    numbers = [numbers_of(wire, name, 40) for wire in wires]
+    got = numbers_of(combine(*wires, name, op="avg", elements=40), name, 40)
+    assert got == pytest.approx(numbers[0] / 2 + numbers[1] / 2, rel=0.26)
+
+
+@pytest.mark.parametrize("elements", [2.0, "2", True])
+def test_elements_are_counted_in_whole_numbers(elements):
+    with pytest.raises(ValueError, match=r"combine: elements is .*give a whole number"):
+        combine(b"12", b"12", "int8", elements=elements)
+
+
+@pytest.mark.parametrize("wire", [np.array([1, 2]), np.arange(8, dtype=np.uint8)[::2], "12", [1, 2], None])
+def test_what_is_no_image_is_refused(wire):
+    with pytest.raises(ValueError, match="wire_a must be bytes, or an array of uint8 in one piece"):
+        combine(wire, b"12", "int8")
+    with pytest.raises(ValueError, match="buf must be bytes"):
+        Quantized.from_bytes(wire, "mxfp8_e4m3", 1)

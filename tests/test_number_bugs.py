@@ -134,6 +134,13 @@ def test_tiny_tensors_as_torchao_scales_them(value, expected):
     assert q.dequantize()[0] == pytest.approx(expected, rel=0.02)
 
 
+def test_the_tiniest_tensor_under_torchaos_scales_is_nan_as_zeros_are():
+    """A sixth of its largest number is zero, and so is its tensor scale."""
+    q = quantize(np.full(16, 1e-45, np.float32), "nvfp4", scale_mode="torchao")
+    assert q.scales.tolist() == [0xFF]
+    assert not q.element_codes().any()
+
+
 def test_microxcaling_4_saturation_under_floor():
     block = np.zeros(32, np.float32)
     block[:2] = 957, 960

@@ -312,3 +312,21 @@ def test_nothing_has_no_codes():
 
 def test_a_number_alone_is_a_block_along_either_axis():
     assert quantize(1.0, "mxfp4", axis=0).dequantize() == quantize(1.0, "mxfp4").dequantize() == 1
+
+
+def test_asymmetric_blocks_have_no_minus_zero():
+    for x in ([4.0, 0.0], [4.0, -0.0], [np.nan, 4.0]):
+        back = quantize(np.array(x, np.float32), "int8_block32", scale_mode="asymmetric", nan="zero").dequantize()
+        assert not np.signbit(back).any()
+
+
+def test_stochastic_rounding_of_float64_is_not_moved_by_what_float32_drops():
+    """One part in 2**20 of a step away from zero: four of four million, not five hundred."""
+    codes = encode(np.full(4_000_000, 1 + 2.0**-30), "tfloat32", rounding="stochastic", seed=0)
+    assert np.count_nonzero(codes != codes.min()) < 30
+
+
+@pytest.mark.parametrize("name", [["int8"], None, 8])
+def test_names_of_other_types_are_unknown_names(name):
+    with pytest.raises(ValueError, match="no element format"):
+        encode([1.0], name)

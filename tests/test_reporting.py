@@ -59,3 +59,21 @@ def test_signal_to_noise():
 def test_empty_and_single(name):
     assert quantization_report(np.zeros((0, 3)), name).elements == 0
     assert quantization_report(np.float32(1), name).max_abs_error <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("x", "name", "options", "saturated", "blocks"),
+    [
+        ([4, 1, 0.5], "int8_block32", {"scale_mode": "asymmetric"}, 0, 1),
+        ([-4, 1, 0.5], "int8_block32", {"scale_mode": "asymmetric"}, 0, 1),
+        ([-4, 4, 0.5], "int8_block32", {"scale_mode": "asymmetric"}, 1, 1),  # 4 would be 128
+        ([-128, -100, 127], "int8", {}, 0, 0),
+        ([-129, 128, 7], "int8", {}, 2, 0),
+        ([-8, 7, 8], "int4", {}, 1, 0),
+        ([-4, 4, 0.5], "int4_block32", {}, 0, 1),
+    ],
+)
+def test_integers_saturate_beyond_their_codes(x, name, options, saturated, blocks):
+    report = quantization_report(np.array(x, np.float32), name, **options)
+    assert report.saturated == saturated
+    assert sum(report.scale_exponents.values()) == blocks

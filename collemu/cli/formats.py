@@ -70,10 +70,12 @@ def _element_lines(element: "ElementFormat") -> list[str]:
     nan = "yes" if element.has_nan else "none: encoding a NaN is an error"
     sign, exponent, mantissa = int(element.has_sign), element.exponent_bits, element.mantissa_bits
     infinity, negative_zero = ("yes" if has else "no" for has in (element.has_infinity, element.has_negative_zero))
+    travel = f", {element.bits_per_element} of them on the wire" if element.bits_per_element > element.bits else ""
     lines = [
         f"{element.name}: {element.source}",
-        f"{element.bits} bits: sign {sign}, exponent {exponent} with bias {element.bias}, mantissa {mantissa}",
-        f"max {element.max:.8g}, min normal {element.min_normal:.8g}, min subnormal {element.min_subnormal:.8g}",
+        f"{element.bits} bits{travel}: sign {sign}, exponent {exponent} with bias {element.bias}, mantissa {mantissa}",
+        f"from {element.min:.8g} to {element.max:.8g}",
+        f"min normal {element.min_normal:.8g}, min subnormal {element.min_subnormal:.8g}",
         f"infinity: {infinity}; NaN: {nan}; -0: {negative_zero}",
     ]
     return lines + (["", *_code_table(element)] if element.bits <= LARGEST_TABLE else [])

@@ -96,13 +96,15 @@ def _proofs() -> None:
 def _numbers() -> None:
     import numpy as np
 
-    from collemu import decode, encode, formats, quantize
+    from collemu import combine, decode, encode, formats, quantize
     from collemu.number_formats import BLOCK_FORMATS
 
     x = np.ones((2, 32), np.float32)
     for name in formats():
         if name in BLOCK_FORMATS:
-            quantize(x, name).dequantize()
+            q = quantize(x, name)
+            q.dequantize()
+            combine(q.to_bytes(), q.to_bytes(), name)
         else:
             for rounding in ("nearest_even", "up"):
                 decode(encode(x, name, rounding=rounding), name)

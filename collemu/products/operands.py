@@ -160,6 +160,6 @@ def numbers_of(element: ElementFormat) -> NDArray[np.float64]:
 
 
 def largest_of(element: ElementFormat) -> float:
-    """The largest finite magnitude of any code: two's complement has one below -max, which quantize does not write."""
+    """The largest finite magnitude of any code: two's complement has one below -max."""
     numbers = numbers_of(element)
     return float(np.abs(numbers[np.isfinite(numbers)]).max())

@@ -40,7 +40,7 @@ from collemu_kernels.kinds import AVG, MAX, MIN, PROD
 
 @jit
 def lesser(a, b):
-    """The smaller of two floats; NaN if one is, -0 before +0: it does not depend on their order."""
+    """The smaller of two floats; NaN if one is (the first of two), -0 before +0, in whatever order they come."""
     return a if a < b or math.isnan(a) or (a == b and math.copysign(1.0, a) < 0.0) else b
 
 
@@ -73,23 +73,23 @@ def reduce_floats(
 
 
 @jit
-def as_float16(value):
-    """A float32 rounded to float16; overflow to infinity."""
+def round_to(values, accumulate, rounded):
+    """Float32 ``values`` rounded to float16 or bfloat16, overflow to infinity; ``rounded`` may be the same array."""
+    if accumulate != FLOAT16:
+        for i in range(values.size):
+            rounded[i] = np.uint32(shorten(values[i], np.uint32(16), EXPONENT)).view(np.float32)
+        return
     dropped, least, limit, sign_shift, sign_bit = encoder(FLOAT16, False)
-    bits = np.float32(value).view(np.uint32)
-    code = nearest_even(value, dropped, least, limit, sign_shift, sign_bit)
     code_shift, back, rebias, least_normal = decoder(FLOAT16)
-    rounded = np.float32(finite_float(code, code_shift, back, rebias, least_normal))
-    infinite = np.uint32(np.uint32(bits & SIGN) | EXPONENT)
-    rounded_bits = infinite if abs(rounded) >= np.float32(65536) else rounded.view(np.uint32)
-    rounded_bits = QUIET_NAN if np.uint32(bits & MAGNITUDE) > EXPONENT else rounded_bits
-    return np.uint32(rounded_bits).view(np.float32)
-
-
-@jit
-def as_bfloat16(value):
-    """A float32 rounded to bfloat16; overflow to infinity."""
-    return np.uint32(shorten(value, np.uint32(16), EXPONENT)).view(np.float32)
+    for i in range(values.size):
+        bits = np.float32(values[i]).view(np.uint32)
+        code = nearest_even(values[i], dropped, least, limit, sign_shift, sign_bit)
+        near = np.float32(finite_float(code, code_shift, back, rebias, least_normal))
+        near_bits = near.view(np.uint32)
+        infinite = np.uint32(np.uint32(bits & SIGN) | EXPONENT)
+        near_bits = infinite if np.uint32(near_bits & MAGNITUDE) >= np.uint32(0x47800000) else near_bits  # 65536
+        near_bits = QUIET_NAN if np.uint32(bits & MAGNITUDE) > EXPONENT else near_bits
+        rounded[i] = np.uint32(near_bits).view(np.float32)
 
 
 @jit
@@ -99,28 +99,21 @@ def accumulate_floats(
     second: NDArray[np.float32],
     operator: int,
     accumulate: int,
+    work: NDArray[np.float32],
 ) -> None:
     """`reduce_floats` in an accumulate type: both terms are rounded to it, and the result.
 
     One operation on float32 numbers that are float16 or bfloat16, rounded to that, is the operation of the narrow type:
-    24 bits are at least twice 11, and 2 more.
+    24 bits are at least twice 11, and 2 more. ``target`` may be ``first``; ``work``, as long, may be ``second``, and is
+    not used in float32.
     """
     if accumulate == FLOAT32:
         reduce_floats(target, first, second, operator)
         return
-    half = accumulate == FLOAT16
-    for i in range(target.size):
-        a = as_float16(first[i]) if half else as_bfloat16(first[i])
-        b = as_float16(second[i]) if half else as_bfloat16(second[i])
-        if operator == PROD:
-            result = np.float32(a * b)
-        elif operator == MIN:
-            result = lesser(a, b)
-        elif operator == MAX:
-            result = greater(a, b)
-        else:
-            result = np.float32(a + b)
-        target[i] = as_float16(result) if half else as_bfloat16(result)
+    round_to(first, accumulate, target)
+    round_to(second, accumulate, work)
+    reduce_floats(target, target, work, operator)
+    round_to(target, accumulate, target)
 
 
 @jit
@@ -144,9 +137,8 @@ def reduce_memory(target, first, second, dtype, operator, accumulate, values, ad
     and bfloat16 overflow to infinity. ``values`` and ``addend`` are float32 work space for as many elements.
     """
     if dtype == FLOAT32:
-        accumulate_floats(
-            target.view(np.float32), first.view(np.float32), second.view(np.float32), operator, accumulate
-        )
+        whole = target.view(np.float32)
+        accumulate_floats(whole, first.view(np.float32), second.view(np.float32), operator, accumulate, addend)
     elif dtype == FLOAT64:
         reduce_floats(target.view(np.float64), first.view(np.float64), second.view(np.float64), operator)
     elif dtype == INT8:
@@ -161,7 +153,7 @@ def reduce_memory(target, first, second, dtype, operator, accumulate, values, ad
         elements = len(values)
         status = decode_image(first, dtype, values)
         status |= decode_image(second, dtype, addend)
-        accumulate_floats(values, values, addend, operator, accumulate)
+        accumulate_floats(values, values, addend, operator, accumulate, addend)
         saturate = len(target) == elements
         return status | encode_image(values, dtype, saturate, target)
     return 0
@@ -176,14 +168,11 @@ def halve(values):
 
 @jit
 def combine_values(values, addend, operator, accumulate):
-    """values = values (operator) addend; an average halves before the sum where that could overflow."""
-    halve_first = operator == AVG and accumulate != FLOAT32
-    if halve_first:
+    """values = values (operator) addend; an average adds halves, which cannot overflow. ``addend`` is used up."""
+    if operator == AVG:
         halve(values)
         halve(addend)
-    accumulate_floats(values, values, addend, operator, accumulate)
-    if operator == AVG and not halve_first:
-        halve(values)
+    accumulate_floats(values, values, addend, operator, accumulate, addend)
 
 
 @jit

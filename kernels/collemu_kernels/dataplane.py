@@ -169,7 +169,7 @@ def move_quantised(data, operation, piece, received, sent):
     if kind == REDUCE:
         here = memory[target : target + 4 * elements].view(np.float32)
         other = memory[source : source + 4 * elements].view(np.float32)
-        accumulate_floats(values, here, other, data.operator, data.accumulate)
+        accumulate_floats(values, here, other, data.operator, data.accumulate, data.addend[:elements])
         return store(data, publish, values, target, target_cell, size)
     if kind == SEND:
         slot = data.slot[sent] + data.piece_image[piece]
@@ -194,7 +194,7 @@ def move_quantised(data, operation, piece, received, sent):
     addend = data.addend[:elements]
     status = decode_image(arrived, data.wire, addend)
     mine = memory[own : own + 4 * elements].view(np.float32)
-    accumulate_floats(values, mine, addend, data.operator, data.accumulate)
+    accumulate_floats(values, mine, addend, data.operator, data.accumulate, addend)
     if kind in (RECV_REDUCE, RECV_REDUCE_COPY, RECV_REDUCE_COPY_SEND):
         status |= store(data, publish, values, target, target_cell, size)
     if kind in (RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND):

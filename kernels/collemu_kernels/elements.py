@@ -209,7 +209,7 @@ def encode_rounded(
     """Codes of float32 ``values`` under any rounding; those of tfloat32 are of 19 bits.
 
     ``random`` holds 64 random bits a value when the rounding is stochastic: the value moves away from zero
-    with the probability of the dropped fraction, to 2**-62.
+    with the probability of the dropped fraction, to 2**-62 (what is further below the format: 2**-39).
     Without saturation a finite value overflows only where the rounding leads away from zero, as in IEEE 754.
     """
     mantissa_bits = ELEMENT_PARAMETERS[format_id, MANTISSA_BITS]
@@ -368,7 +368,8 @@ def decode_integer_products(codes, factors, runs, format_id, values):
     unit = np.uint32(step << 23).view(np.float32)
     for i in range(values.size):
         integer = np.int32(np.int32(np.int32(codes[i]) ^ sign) - sign)
-        values[i] = np.float32(np.float32(np.float32(integer) * unit) * factors[i // RUN if runs else i])
+        product = np.float32(np.float32(np.float32(integer) * unit) * factors[i // RUN if runs else i])
+        values[i] = np.float32(product + np.float32(0))  # no -0, whatever sign the scale has
 
 
 @jit

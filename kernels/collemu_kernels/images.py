@@ -91,7 +91,7 @@ def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, im
     """Write the wire image of float32 ``values`` to ``image`` (uint8, exactly `image_bytes` long).
 
     Rounds to nearest even, from the float32 values, once. ``saturate`` concerns element formats alone.
-    Returns OK, NAN_HAS_NO_CODE (a NaN for FP4 or FP6: nothing is written) or UNKNOWN_FORMAT.
+    Returns OK, NAN_HAS_NO_CODE (a NaN for FP4, FP6 or an integer: nothing is written) or UNKNOWN_FORMAT.
     """
     if not is_known(format_id):
         return UNKNOWN_FORMAT
@@ -107,9 +107,11 @@ def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, im
     elif ELEMENT_PARAMETERS[format_id, BITS] == 16:
         encode_wide(values, format_id, saturate, image)
     elif format_id == TFLOAT32:
-        words = np.empty(n, np.uint32)
-        encode_tfloat32(values, saturate, words)
-        copy_bytes(words.view(np.uint8), image)
+        words = np.empty(TILE, np.uint32)
+        for start in range(0, n, TILE):
+            tile = values[start : start + TILE]
+            encode_tfloat32(tile, saturate, words)
+            copy_bytes(words[: tile.size].view(np.uint8), image[4 * start : 4 * (start + tile.size)])
     elif ELEMENT_PARAMETERS[format_id, NAN_CODE] == NO_NAN and holds_nan(values):
         return NAN_HAS_NO_CODE
     else:

@@ -4,6 +4,8 @@ Three kinds: OCP MX (a power of two), NVFP4 (float8_e4m3fn under a float32 a ten
 in a block makes its scale NaN.
 """
 
+import math
+
 import numpy as np
 
 from collemu_kernels._jit import jit
@@ -173,15 +175,16 @@ def nvfp4_scales(amax, tensor_scales, scales, factors):
 def torchao_scales(amax, tensor_scale, scales, factors):
     """NVFP4 scales and factors as torchao 0.18 makes them: zeros under a tensor scale of zero have scales of NaN.
 
-    The factor of a tiny tensor is infinite, and its elements are the largest there are.
+    The factor of a tiny tensor is infinite, and its elements are the largest there are; zeros stay zeros, of which
+    torchao makes NaN.
     """
     dropped, least, limit, sign_shift, sign_bit = encoder(FLOAT8_E4M3FN, True)
     for i in range(scales.size):
-        if amax[i] >= EXPONENT or (amax[i] == np.uint32(0) and tensor_scale == np.float32(0)):
+        wanted = np.float32(np.float32(np.uint32(amax[i]).view(np.float32) / np.float32(6)) / tensor_scale)
+        if amax[i] >= EXPONENT or math.isnan(wanted):  # zero over zero
             scales[i] = NAN_E4M3 if amax[i] >= EXPONENT else 0xFF
             factors[i] = np.float32(0)
             continue
-        wanted = np.float32(np.float32(np.uint32(amax[i]).view(np.float32) / np.float32(6)) / tensor_scale)
         wanted = min(max(wanted, LEAST_NORMAL_E4M3), LARGEST_E4M3)
         code = np.int64(nearest_even(wanted, dropped, least, limit, sign_shift, sign_bit))
         scales[i] = code

@@ -189,6 +189,7 @@ def collectives(random: Random, scale: int) -> Case:
         "op": pick(random, OPERATORS) if has_nan else pick(random, ("sum", "avg", "min", "max")),
         "recipe": ce.Recipe(wire or "none", accumulate, round_own=pick(random, (True, False))),
         "protocol": pick(random, ("auto", *SYSTEM.protocols)),
+        "fidelity": pick(random, ("packet", "flow")),
     }
     if not has_nan and dtype == "float16":  # whose sums of wide numbers may be infinity minus infinity
         how["dtype"] = "float32"
