@@ -8,7 +8,7 @@ BENCH_READY := $(VENV)/.bench-ready
 # What the tools would keep in the home folder or in /tmp stays in the clone.
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
 
-.PHONY: demo test test-exhaustive lint bench warm clean
+.PHONY: demo test test-exhaustive test-packets lint bench warm clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ test: warm
 # Every float32 number through every cast to 8 bits or fewer; about ten minutes.
 test-exhaustive: warm
 	$(BIN)/python -m tests.exhaustive
+
+# The packet engine beside the slow one on 10,000 random schedules; about half an hour.
+test-packets: warm
+	COLLEMU_PACKET_CASES=10000 $(BIN)/python -m pytest -q tests/test_packets.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

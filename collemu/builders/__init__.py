@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from collemu.builders import direct, one_shot, pairwise, ring, tree, two_shot
+from collemu.builders import direct, halving_doubling, one_shot, pairwise, ring, tree, two_shot
 from collemu.schedule import Schedule
 
 
@@ -21,6 +21,7 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "tree": tree.all_reduce,
         "one_shot": one_shot.all_reduce,
         "two_shot": two_shot.all_reduce,
+        "halving_doubling": halving_doubling.all_reduce,
     },
     "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter},
     "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather},

@@ -16,6 +16,8 @@ from collemu_kernels.elements import (
     EXPONENT,
     MAGNITUDE,
     RUN,
+    add_products,
+    all_finite,
     complement,
     decode_products,
     encode_products,
@@ -221,6 +223,21 @@ def decode_tile(codes, scales, tensor_scale, format_id, tile, work):
     if kind == TWO_LEVEL_SCALE:
         for i in range(size):
             tile[i] = np.float32(tile[i] * tensor_scale)
+
+
+@jit_lean
+def add_tile(codes, scales, format_id, tile, work):
+    """Add to a tile what `decode_tile` would give, in the same pass; False, and nothing, where that does not work."""
+    element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
+    kind = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE]
+    runs = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE] == RUN and tile.size % RUN == 0
+    if not runs or ELEMENT_PARAMETERS[element, BITS] != 8 or element >= FIRST_INTEGER_ELEMENT:
+        return False
+    if not all_finite(codes, element):
+        return False
+    decode_scales(scales, kind, work.factors[: tile.size // RUN])
+    add_products(codes, work.factors, element, tile)
+    return True
 
 
 @jit

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit, jit_lean
-from collemu_kernels.blocks import TILE, decode_tile, encode_tile, tile_work
+from collemu_kernels.blocks import TILE, add_tile, decode_tile, encode_tile, tile_work
 from collemu_kernels.elements import (
     EXPONENT,
     MAGNITUDE,
@@ -35,7 +35,7 @@ from collemu_kernels.format_ids import (
     WIRE_RULE,
 )
 from collemu_kernels.images import block_parts, decode_image, encode_image, image_bytes
-from collemu_kernels.kinds import AVG, MAX, MIN, PROD
+from collemu_kernels.kinds import AVG, MAX, MIN, PROD, SUM
 
 
 @jit
@@ -220,14 +220,18 @@ def reduce_images(
 def reduce_tiles(first, second, n, format_id, operator, accumulate, target, work, values):
     """`reduce_images` of a format whose tiles know nothing of each other."""
     one = np.float32(1)
+    plain_sum = operator == SUM and accumulate == FLOAT32
     for start in range(0, n, TILE):
         stop = min(start + TILE, n)
         a = values[0, : stop - start]
         b = values[1, : stop - start]
         codes, codes_end, scales, scales_end = block_parts(n, start, stop, format_id)
         decode_tile(first[codes:codes_end], first[scales:scales_end], one, format_id, a, work)
-        decode_tile(second[codes:codes_end], second[scales:scales_end], one, format_id, b, work)
-        combine_values(a, b, operator, accumulate)
+        other = second[codes:codes_end]
+        other_scales = second[scales:scales_end]
+        if not (plain_sum and add_tile(other, other_scales, format_id, a, work)):
+            decode_tile(other, other_scales, one, format_id, b, work)
+            combine_values(a, b, operator, accumulate)
         encode_tile(
             a,
             format_id,

@@ -350,6 +350,28 @@ def decode_products_as(codes, factors, runs, format_id, values):
 
 
 @jit
+def add_products_as(codes, factors, format_id, values):
+    """`add_products` compiled for one format."""
+    sign_shift, back, rebias, least = decoder(format_id)
+    for run in range(values.size // RUN):
+        factor = factors[run]
+        for i in range(run * RUN, run * RUN + RUN):
+            product = np.float32(finite_float(codes[i], sign_shift, back, rebias, least) * factor)
+            values[i] = np.float32(values[i] + product)
+
+
+@jit
+def add_products(codes, factors, format_id, values):
+    """Add to float32 ``values`` what `decode_products` makes of whole runs of finite floating-point codes."""
+    if format_id == FLOAT8_E4M3FN:
+        add_products_as(codes, factors, FLOAT8_E4M3FN, values)
+    elif format_id == FLOAT8_E5M2:
+        add_products_as(codes, factors, FLOAT8_E5M2, values)
+    else:
+        add_products_as(codes, factors, format_id, values)
+
+
+@jit
 def complement(codes, format_id):
     """Make two's complement of codes of sign and magnitude; 0 of -0."""
     sign = np.uint32(1 << (ELEMENT_PARAMETERS[format_id, BITS] - 1))
