@@ -13,7 +13,7 @@ from collemu.arguments import instance_of, whole
 from collemu.catalogue import Protocol, System
 from collemu.collectives import REPLICATED
 from collemu.dtypes import to_storage, to_user
-from collemu.fabric import MAX_PAIRS, routes_of
+from collemu.fabric import routes_of
 from collemu.flow import simulate_flow
 from collemu.lower import Lowered, lower
 from collemu.memory import Payload, build_memory, no_data, payload_of, replicas_identical
@@ -25,7 +25,8 @@ from collemu.timing import Timing, simulate
 from collemu.waiting import Waiting, waiting_of
 
 FIDELITIES = ("auto", "packet", "flow")
-QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds
+QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds,
+QUICK_PAIRS = 2**21  # and some 100 MB of queues
 MOST_ELEMENTS = 2**40  # a rank: bytes of all ranks together then stay within int64
 
 
@@ -155,7 +156,7 @@ def emulate(
     fidelity : str
         ``packet``: every packet, exact by the rules of docs/timing-rules.md. ``flow``: whole messages at shared ports,
         the same where no two messages meet at a port. ``auto``: packet, but flow where there would be more than 2**28
-        packets, too many queues, or a torus has to be crossed; the header says which.
+        packets or 2**21 queues, or a torus has to be crossed; the header says which.
     protocol : str
         A protocol of the system, or ``auto``: its default.
     timeline : bool
@@ -257,7 +258,7 @@ def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str
     pairs = ranks * min(ranks, system.domain.chips) * system.domain.links
     if ranks > system.domain.chips:
         pairs += ranks * ranks * system.scaleout.rails
-    quick = pairs <= MAX_PAIRS and int(routes.packets.sum()) <= QUICK_PACKETS
+    quick = pairs <= QUICK_PAIRS and int(routes.packets.sum()) <= QUICK_PACKETS
     return "packet" if quick and not (routes.group < 0).any() else "flow"
 
 

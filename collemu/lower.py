@@ -5,6 +5,7 @@ and what real processes follow.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from collemu_kernels import kinds
@@ -74,6 +75,10 @@ class Lowered:
         Message that each operation receives and sends, or -1.
     nbytes : int64 array
         What each operation moves at its endpoint: its message's wire image, else the memory that it copies or adds.
+    item_bytes : int
+        Of an element in memory.
+    wire : int or None
+        Format id of what travels; None: the bytes of memory.
     """
 
     schedule: Schedule
@@ -82,8 +87,16 @@ class Lowered:
     received: Int32
     sent: Int32
     nbytes: Int64
-    pieces: Pieces
     messages: Messages
+    item_bytes: int
+    wire: int | None
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What operations touch chunk by chunk, for those who move bytes; time alone does without."""
+        return _cut(
+            self.schedule, self.count, self.received, self.sent, self.messages.sender, self.item_bytes, self.wire
+        )
 
 
 def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None = None) -> Lowered:
@@ -118,16 +131,13 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     matched = match_messages(schedule)
     sender, receiver, sent, received = matched.sender, matched.receiver, matched.sent, matched.received
 
-    first, operation, source_chunk, target_chunk = _chunks(ops)
-    elements, starts, targets = _places(schedule, count, operation, source_chunk, target_chunk)
-    if np.any(elements < 0):
-        _follow_scratch(schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender)
-
-    sizes = elements * item_bytes if wire is None else _image_sizes(elements, wire)
-    before = np.concatenate(([0], np.cumsum(sizes)))
-    moved = before[first[1:]] - before[first[:-1]]
-    amounts = np.concatenate(([0], np.cumsum(elements)))
-    per_operation = amounts[first[1:]] - amounts[first[:-1]]
+    amounts = _amounts(schedule, count, item_bytes, wire)
+    if amounts is None:
+        pieces = _cut(schedule, count, received, sent, sender, item_bytes, wire)
+        amounts = tuple(
+            _sums(values, pieces.first) for values in (pieces.elements, _sizes(pieces.elements, item_bytes, wire))
+        )
+    per_operation, moved = amounts
     differing = np.flatnonzero(per_operation[sender] != per_operation[receiver])
     if len(differing):
         a, b = int(sender[differing[0]]), int(receiver[differing[0]])
@@ -143,16 +153,6 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
         received=received,
         sent=sent,
         nbytes=nbytes,
-        pieces=Pieces(
-            first=first,
-            operation=operation,
-            elements=elements,
-            source=starts,
-            target=targets,
-            source_chunk=source_chunk,
-            target_chunk=target_chunk,
-            image=before[:-1] - before[first[operation]],
-        ),
         messages=Messages(
             source=rank[sender],
             destination=rank[receiver],
@@ -163,6 +163,77 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
             elements=per_operation[sender],
             nbytes=moved[sender],
         ),
+        item_bytes=item_bytes,
+        wire=wire,
+    )
+
+
+def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) -> tuple[Int64, Int64] | None:
+    """Elements and bytes of every operation, from those of the chunks before its first and its last.
+
+    None where an operation touches scratch alone, whose chunks are as long as what was written there.
+    """
+    ops = schedule.ops
+    kind, chunks = ops["kind"], ops["count"]
+    elements, moved = np.zeros(len(ops), np.int64), np.zeros(len(ops), np.int64)
+    known = kind == kinds.NOP
+    # the target's size is looked up first, so that the source's, where there is one, has the last word
+    for column, buffer_column, used in (
+        ("dst", "dst_buffer", WRITES_DST[kind]),
+        ("src", "src_buffer", READS_SRC[kind]),
+    ):
+        for buffer in (kinds.INPUT, kinds.OUTPUT):
+            here = np.flatnonzero(used & (ops[buffer_column] == buffer) & (kind != kinds.NOP))
+            if not len(here):
+                continue
+            starts = schedule.chunk_starts(buffer, count)
+            bytes_before = np.concatenate(([0], np.cumsum(_sizes(np.diff(starts), item_bytes, wire))))
+            first = ops[column][here]
+            last = first + chunks[here]
+            elements[here] = starts[last] - starts[first]
+            moved[here] = bytes_before[last] - bytes_before[first]
+            known[here] = True
+    return (elements, moved) if known.all() else None
+
+
+def _sums(values: Int64, first: Int64) -> Int64:
+    """Sums of the values of each operation's pieces."""
+    before = np.concatenate(([0], np.cumsum(values)))
+    return before[first[1:]] - before[first[:-1]]
+
+
+def _sizes(elements: Int64, item_bytes: int, wire: int | None) -> Int64:
+    """Bytes of chunks on the wire; there are few different ones."""
+    if wire is None:
+        return elements * item_bytes
+    sizes, which = np.unique(elements, return_inverse=True)
+    return np.array([image_bytes(int(size), wire) for size in sizes], np.int64)[which]
+
+
+def _cut(
+    schedule: Schedule,
+    count: int,
+    received: Int32,
+    sent: Int32,
+    sender: Int32,
+    item_bytes: int,
+    wire: int | None,
+) -> Pieces:
+    """Operations chunk by chunk."""
+    first, operation, source_chunk, target_chunk = _chunks(schedule.ops)
+    elements, starts, targets = _places(schedule, count, operation, source_chunk, target_chunk)
+    if np.any(elements < 0):
+        _follow_scratch(schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender)
+    before = np.concatenate(([0], np.cumsum(_sizes(elements, item_bytes, wire))))
+    return Pieces(
+        first=first,
+        operation=operation,
+        elements=elements,
+        source=starts,
+        target=targets,
+        source_chunk=source_chunk,
+        target_chunk=target_chunk,
+        image=before[:-1] - before[first[operation]],
     )
 
 
@@ -250,9 +321,3 @@ def _follow_scratch(
             if waits[index] == 0:
                 able.append(index)
     np.maximum(elements, 0, out=elements)  # operations that can never run (a deadlock) move nothing
-
-
-def _image_sizes(elements: Int64, wire: int) -> Int64:
-    """Wire image bytes of each piece; there are few different sizes."""
-    sizes, which = np.unique(elements, return_inverse=True)
-    return np.array([image_bytes(int(size), wire) for size in sizes], np.int64)[which]

@@ -352,6 +352,8 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
     if algorithm == "tree":
         up_and_down = 2 if collective == "all_reduce" else 1
         partners, hops, each = 1, up_and_down * ranks.bit_length(), 3 * up_and_down
+    elif algorithm == "halving_doubling":
+        partners, hops, each = 1, 1, 4 * ranks.bit_length()
     elif collective in ROOTED:
         partners, hops = 1, ranks - 1
     elif collective == "sendrecv":

@@ -213,6 +213,7 @@ def test_what_is_distributed_is_published_once(collective, algorithm, n):
         ("all_reduce", "ring"): schedule.output_chunks,
         ("all_reduce", "tree"): schedule.output_chunks,
         ("all_reduce", "two_shot"): schedule.output_chunks,
+        ("all_reduce", "halving_doubling"): schedule.output_chunks,
         ("all_gather", "ring"): schedule.output_chunks,
         ("all_gather", "direct"): schedule.output_chunks,
         ("broadcast", "ring"): schedule.output_chunks,

@@ -53,7 +53,7 @@ def settled(point: Point, system: "System") -> Point:
 
 
 def refuse_oversized(points: Iterable[Point]) -> None:
-    """Find the points that are too large to emulate before any of them runs.
+    """Find the points that are too large to emulate packet by packet before any of them runs.
 
     Raises
     ------
@@ -66,6 +66,8 @@ def refuse_oversized(points: Iterable[Point]) -> None:
     from collemu.recipe import Recipe
 
     for asked in points:
+        if asked.fidelity != "packet":
+            continue  # what is too large for packets flows
         system = load(asked.system)
         most_bytes = MOST_OVERHEAD * asked.ranks**2 * asked.size
         if most_bytes <= MAX_PACKETS * system.domain.packet_payload_bytes:

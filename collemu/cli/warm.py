@@ -74,6 +74,7 @@ def _bytes() -> None:
 
     system = load_system("trainium4_nvl72")
     schedule = build_schedule("all_reduce", "ring", 2)
+    emulate(schedule, system, count=8, fidelity="flow", data=np.ones((2, 8), np.float32))
     for dtype in DTYPES:
         emulate(schedule, system, count=8, dtype=dtype, data=np.ones((2, 8), np.uint8))
     for wire in ("bfloat16", "mxfp8_e4m3", "mxfp4", "nvfp4", "float4_e2m1fn"):

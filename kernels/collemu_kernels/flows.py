@@ -290,6 +290,27 @@ def advance(operations, messages, ports, calendar, counts, shift, one):
     return status
 
 
+@jit_lean
+def find_able(operations, counts):
+    """Operations that wait for nothing."""
+    for operation in range(len(operations.start)):
+        if operations.waits[operation] == 0:
+            operations.able[counts[ABLE]] = operation
+            counts[ABLE] += 1
+
+
+@jit
+def run_times(
+    operations: Operations, messages: Messages, ports: Ports, calendar: Calendar, counts: Int64, shift: int
+) -> int:
+    """Time a program; ``shift`` is the binary logarithm of a day in femtoseconds.
+
+    Returns DONE or what went wrong. All results are in the arrays.
+    """
+    find_able(operations, counts)
+    return advance(operations, messages, ports, calendar, counts, shift, False)
+
+
 @jit
 def run(
     operations: Operations,
@@ -300,17 +321,8 @@ def run(
     shift: int,
     data: DataPlane,
 ) -> int:
-    """Time a program; ``shift`` is the binary logarithm of a day in femtoseconds.
-
-    Operations move their bytes in an order that their conditions allow. Returns DONE or what went wrong. All results
-    are in the arrays.
-    """
-    for operation in range(len(operations.start)):
-        if operations.waits[operation] == 0:
-            operations.able[counts[ABLE]] = operation
-            counts[ABLE] += 1
-    if not data.moving:
-        return advance(operations, messages, ports, calendar, counts, shift, False)
+    """`run_times`, and operations move their bytes, in an order that their conditions allow."""
+    find_able(operations, counts)
     while True:
         status = advance(operations, messages, ports, calendar, counts, shift, True)
         if status != ONE:

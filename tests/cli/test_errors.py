@@ -42,7 +42,7 @@ BAD_INPUT = {
     "too many chunks": ((*PERF, "--chunks", "5000"), "at most 4096"),
     "no such check": ((*PERF, "-c", "3"), "at most 2"),
     "too large a size": (
-        ("perf", "all_reduce", "-b", "1K", "-e", "64G", "-f", "67108864"),
+        ("perf", "all_reduce", "-b", "1K", "-e", "64G", "-f", "67108864", "--fidelity", "packet"),
         "72 ranks float32",
     ),
     "no data": ((*PERF, "--data", ""), "give a .npy"),
