@@ -1,4 +1,6 @@
-"""All 2**32 float32 numbers through every cast to 8 bits or fewer, beside ml_dtypes: python -m tests.exhaustive.
+"""All 2**32 float32 numbers through every cast to 8 bits or fewer: python -m tests.exhaustive.
+
+Beside ml_dtypes; and torch, where it is installed and has the cast; beside NumPy for integers.
 
 Minutes a format, so pytest does not collect it; ``make test-exhaustive`` runs it. ``--every N`` looks at every N-th
 stretch of 2**22 numbers only. Progress goes to stderr; exit 1 if a code differs.
@@ -7,12 +9,13 @@ stretch of 2**22 numbers only. Progress goes to stderr; exit 1 if a code differs
 import argparse
 import sys
 import time
+from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
 
 from collemu.number_formats import ELEMENT_FORMATS
-from collemu.quantization import encode
+from collemu.quantization import decode, encode
 
 STRETCH = 1 << 22
 STRETCHES = (1 << 32) // STRETCH
@@ -41,6 +44,28 @@ def wrong_codes(name: str, values: np.ndarray) -> np.ndarray:
     return values[wrong]
 
 
+def torch_codes(name: str, values: np.ndarray) -> np.ndarray | None:
+    """Codes of torch's cast, which saturates float8_e4m3fn alone; None without torch, or where it has none."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if dtype is None or not name.startswith("float8") or name == "float8_e8m0fnu":  # whose zero and sign are not ours
+        return None
+    return torch.from_numpy(values).to(dtype).view(torch.uint8).numpy()
+
+
+def differs_from_torch(name: str, values: np.ndarray) -> np.ndarray:
+    """Which of the numbers have a code that torch does not give them; NaN is NaN, whatever its code."""
+    theirs = torch_codes(name, values)
+    if theirs is None:
+        return values[:0]
+    ours = encode(values, name, saturate=name == "float8_e4m3fn")
+    nan = np.isnan(values) | (np.isnan(decode(ours, name)) & np.isnan(decode(theirs, name)))
+    return values[(ours != theirs) & ~nan]
+
+
 def main() -> int:
     """Check the casts that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.exhaustive", description=__doc__)
@@ -57,11 +82,15 @@ def main() -> int:
             first = stretch * STRETCH
             values = np.arange(first, first + STRETCH, dtype=np.int64).astype(np.uint32).view(np.float32)
             wrong.extend(wrong_codes(name, values).tolist())
+            wrong.extend(differs_from_torch(name, values).tolist())
             checked += STRETCH
             if stretch % 16 == 0:
                 print(f"\r{name}: {stretch / STRETCHES:4.0%}", end="", file=sys.stderr, flush=True)
         print(f"\r{name}: {checked} numbers, {time.monotonic() - start:.0f} s", file=sys.stderr)
-        print(f"{name}: {len(wrong)} wrong of {checked}" + (f", such as {wrong[:5]}" if wrong else ""))
+        beside = "ml_dtypes and torch" if torch_codes(name, np.zeros(1, np.float32)) is not None else "ml_dtypes"
+        if ELEMENT_FORMATS[name].exponent_bits == 0:
+            beside = "NumPy"
+        print(f"{name}, beside {beside}: {len(wrong)} wrong of {checked}" + (f", such as {wrong[:5]}" if wrong else ""))
         failed |= bool(wrong)
     return int(failed)
 
