@@ -74,6 +74,7 @@ def check(
     op: str = "sum",
     wire: str = "none",
     protocol: str = "auto",
+    fidelity: str = "auto",
     full: bool = False,
 ) -> Check:
     """Run a schedule on exact data and count the elements that came out wrong.
@@ -84,7 +85,7 @@ def check(
     system : System
     count : int
         Elements a rank. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of chunks is checked.
-    dtype, op, wire, protocol : str
+    dtype, op, wire, protocol, fidelity : str
         As `collemu.emulate` takes them.
     full : bool
         Check this very count however large it is.
@@ -103,6 +104,7 @@ def check(
         wire=wire,
         data=data,
         protocol=protocol,
+        fidelity=fidelity,
         timeline=False,
     )
     expected = reference(schedule.collective, data, op, schedule.root)

@@ -155,8 +155,9 @@ def emulate(
         (ranks, elements): what each rank contributes. Without it only time and bytes are emulated.
     fidelity : str
         ``packet``: every packet, exact by the rules of docs/timing-rules.md. ``flow``: whole messages at shared ports,
-        the same where no two messages meet at a port. ``auto``: packet, but flow where there would be more than 2**28
-        packets or 2**21 queues, or a torus has to be crossed; the header says which.
+        the same where no two messages meet at a port and none has more packets than credits. ``auto``: packet, but flow
+        where there would be more than 2**28 packets or 2**21 queues, or a torus has to be crossed; the header says
+        which.
     protocol : str
         A protocol of the system, or ``auto``: its default.
     timeline : bool
@@ -255,7 +256,8 @@ def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str
     """The model that ``auto`` stands for: packets where they can be emulated, and within seconds."""
     routes = routes_of(lowered.messages, system, protocol, far=True)
     ranks = lowered.schedule.ranks
-    pairs = ranks * min(ranks, system.domain.chips) * system.domain.links
+    switched = system.domain.topology not in ("mesh", "torus")
+    pairs = ranks * min(ranks, system.domain.chips) * system.domain.links if switched else 0
     if ranks > system.domain.chips:
         pairs += ranks * ranks * system.scaleout.rails
     quick = pairs <= QUICK_PAIRS and int(routes.packets.sum()) <= QUICK_PACKETS

@@ -102,7 +102,7 @@ def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bo
     if (total := int(packets.sum())) > MAX_PACKETS and not far:
         raise ValueError(
             f"{messages.nbytes.sum()} bytes on the wire are {total} packets, minutes of emulation; the most is "
-            f"{MAX_PACKETS}: use smaller sizes or fewer ranks"
+            f"{MAX_PACKETS}: use fidelity flow, smaller sizes or fewer ranks"
         )
     group = np.zeros(len(messages), np.int64)
     inside = np.flatnonzero(~network)
@@ -112,7 +112,7 @@ def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bo
         a, b = int(messages.source[apart[0]]), int(messages.destination[apart[0]])
         raise ValueError(
             f"ranks {a} and {b} are no neighbours in a torus of {' x '.join(map(str, domain.shape))}, and packets are "
-            f"emulated from neighbour to neighbour; use fidelity flow, or a ring"
+            f"emulated from neighbour to neighbour; use fidelity flow, or a ring over all chips"
         )
     step = protocol.step_latency_fs + np.where(network, scaleout.message_overhead_fs, 0)
     return Routes(network, group, packets, last_bytes, step.astype(np.int64))
@@ -215,6 +215,11 @@ def _stage(rules: StageRules, ranks: int, first_line: int, pool: int) -> Stage:
         raise ValueError(
             f"{ranks} ranks on {count} lanes are {ranks * reach * count} queues in the switches; the most is "
             f"{MAX_PAIRS}: use fewer ranks, or fidelity flow"
+        )
+    if (rows := count * (pool + ranks)) > MAX_PAIRS:
+        raise ValueError(
+            f"{ranks} ranks with {rules.credits} credits on {count} lanes need {rows} rows for packets under way; "
+            f"the most is {MAX_PAIRS}: use fewer credits, or fidelity flow"
         )
     widths = np.array(wiring.widths, np.int64)
     group = np.repeat(np.arange(len(widths)), widths)

@@ -40,6 +40,7 @@ class Ways(NamedTuple):
     kind: Int32
     classes: Int64
     carried: Int64  # [message] bytes on a link, headers included
+    sending: Int64  # [class] how long a lane sends, without waiting for credits
 
 
 def simulate_flow(lowered: Lowered, system: System, protocol: Protocol, data: DataPlane) -> Timing:
@@ -174,6 +175,8 @@ def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
     groups = [len(stage.wiring.widths) for stage in stages]
     chips = _chips(system, ranks)
     ports = chips * sum(groups)
+    if 2 * ports > np.iinfo(np.int32).max:
+        raise ValueError(f"{chips} chips of {system.name} have {ports} groups of links; use fewer ranks")
     source, destination = messages.source.astype(np.int64), messages.destination.astype(np.int64)
     base = np.where(routes.network, chips * groups[0], 0)
     width = np.where(routes.network, groups[1], groups[0])
@@ -201,10 +204,16 @@ def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
     key = (messages.nbytes * 2 + routes.network) * most + group  # what else is known of a message follows
     _, one, kind = np.unique(key, return_index=True, return_inverse=True)
     classes = np.zeros((len(one), flows.CLASS_COLUMNS), np.int64)
+    sending = np.zeros(len(one), np.int64)
     for number, message in enumerate(one.tolist()):
         stage = stages[int(routes.network[message])]
         packets, last_bytes, step = (int(of[message]) for of in (routes.packets, routes.last_bytes, routes.step_fs))
-        classes[number] = _class(stage, int(group[message]), packets, last_bytes, step)
+        times = _class(stage, int(group[message]), packets, last_bytes, step)
+        if max(times) > CLOCK_LIMIT_FS:
+            raise ValueError(TOO_LONG)
+        classes[number] = times
+        full_fs, last_fs = int(stage.serialisation[stage.full]), int(stage.serialisation[last_bytes])
+        sending[number] = -(-((packets - 1) * full_fs + last_fs) // stage.wiring.widths[int(group[message])])
     full = np.where(routes.network, stages[1].full, stages[0].full)
     return Ways(
         first_port=first_port.astype(np.int32),
@@ -213,6 +222,7 @@ def _ways(lowered: Lowered, system: System, routes: Routes) -> Ways:
         kind=kind.astype(np.int32),
         classes=classes,
         carried=(routes.packets - 1) * full + routes.last_bytes,
+        sending=sending,
     )
 
 
@@ -296,7 +306,7 @@ def _traffic(lowered: Lowered, system: System, ways: Ways) -> tuple[Int64, Int64
         return np.concatenate((near, far), axis=1)
 
     tables: list[Int64] = []
-    for values in (ways.carried, ways.classes[ways.kind, flows.OCCUPIES]):
+    for values in (ways.carried, ways.sending[ways.kind]):
         by_port = np.bincount(ways.route, weights=values[message], minlength=ways.ports).astype(np.int64)
         up, down = by_chip(by_port[:half]), by_chip(by_port[half:])
         if direct:

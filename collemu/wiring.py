@@ -6,6 +6,7 @@ switches are nested, every level is.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,7 @@ def _directions(size: int) -> tuple[int, ...]:
 def places(domain: Domain) -> Int64:
     """Coordinates of the chips of a torus, (chips, dimensions): a path that turns back at every end.
 
-    So consecutive ranks are neighbours, and where the last dimension but one is even, so are the last and the first.
+    So consecutive ranks are neighbours, and where the first dimension is even, so are the last and the first.
     """
     grid = np.indices(domain.shape).reshape(len(domain.shape), -1).T
     turned = grid.copy()
@@ -123,11 +124,17 @@ def neighbours(domain: Domain) -> Int64:
     return np.stack(columns, axis=1)
 
 
+@lru_cache(maxsize=8)
+def _atlas(domain: Domain) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
+    """Coordinates of every chip, and the chip at every place."""
+    where = [tuple(place) for place in places(domain).tolist()]
+    return where, {place: chip for chip, place in enumerate(where)}
+
+
 def path_of(domain: Domain, source: int, destination: int) -> list[tuple[int, int]]:
     """Links from chip to chip of a torus, dimension by dimension and the shorter way round: (chip, group) each."""
-    where = places(domain)
-    chips = {tuple(place): chip for chip, place in enumerate(where.tolist())}
-    here, target = where[source].tolist(), where[destination].tolist()
+    where, chips = _atlas(domain)
+    here, target = list(where[source]), where[destination]
     path: list[tuple[int, int]] = []
     number = 0
     for axis, size in enumerate(domain.shape):

@@ -3,10 +3,14 @@
 import itertools
 from fractions import Fraction
 
+import numpy as np
 import pytest
+from collemu_kernels import kinds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collemu import emulate
+from collemu.builders.assembly import Assembler, interleave, steps
 from collemu.catalogue import load_system
 from collemu.model.bounds import lower_bound, port_elements
 
@@ -102,11 +106,11 @@ def test_what_crosses_domains_is_carried_by_rails(collective: str, ranks: int, e
 
 
 def test_links_may_still_decide_between_domains() -> None:
-    """72 rails let a sum into a domain more quickly than links bring it to every chip."""
-    bounds = lower_bound("all_reduce", 144, 7200, 32, SYSTEM)
+    """72 rails let a large sum into a domain more quickly than links bring it to every chip."""
+    bounds = lower_bound("all_reduce", 144, 72_000_000, 32, SYSTEM)
     assert bounds.name == "2S(n-1)/n"
-    bandwidth_fs = Fraction(2 * 143 * 7200 * 4, 144) * 10**15 / (1850 * 10**9)
-    assert bounds.total_fs == LAUNCH_FS + 15 * 10**9 + int(bandwidth_fs)
+    bandwidth_fs = Fraction(2 * 143 * 72_000_000 * 4, 144) * 10**15 / (1850 * 10**9)
+    assert bounds.total_fs == LAUNCH_FS + 2 * HOP_FS + int(bandwidth_fs)
 
 
 def test_faults_are_named() -> None:
@@ -146,3 +150,33 @@ def test_all_reduce_of_one_element_needs_that_many_messages(ranks: int) -> None:
     for length in range(int(needed) + 1):
         possible = any(completes(messages) for messages in itertools.product(pairs, repeat=length))
         assert possible == (length == needed)
+
+
+@pytest.mark.parametrize("fidelity", ["packet", "flow"])
+def test_what_stays_inside_a_domain_moves_while_the_rest_crosses(fidelity: str) -> None:
+    """An exchange with partners that differ in one bit: links are busy while the network is still on its way."""
+    system = load_system("trainium4_2x72").with_(
+        **{
+            "domain.chips": 2,
+            "domain.planes": 1,
+            "domain.packet_payload_bytes": 2**12,
+            "domain.credits": 2**10,
+            "scaleout.latency_s": 1e-3,
+            "scaleout.bytes_per_s": 200e9,
+            "scaleout.datagram_bytes": 2**14,
+            "endpoint.copy_bytes_per_s": 1e15,
+            "protocol.dma.step_latency_s": 0.0,
+        }
+    )
+    ranks = 4
+    rank, place = np.divmod(np.arange(ranks * (ranks - 1)), ranks - 1)
+    peer = rank ^ (place + 1)
+    assembler = Assembler()
+    lone = np.arange(ranks)[:, None]
+    assembler.add(lone[:, 0], 0, steps(kinds.COPY, src=(kinds.INPUT, lone), dst=(kinds.OUTPUT, lone)))
+    send = steps(kinds.SEND, src=(kinds.INPUT, peer[:, None]))
+    receive = steps(kinds.RECV, dst=(kinds.OUTPUT, peer[:, None]))
+    assembler.add(rank, place + 1, interleave(send, receive), send_peer=peer, recv_peer=peer)
+    schedule = assembler.schedule("alltoall", "xor", ranks, input_chunks=ranks, output_chunks=ranks)
+    result = emulate(schedule, system, count=11_250_000, fidelity=fidelity, timeline=False)
+    assert result.time_fs >= result.bounds.total_fs

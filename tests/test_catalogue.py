@@ -384,7 +384,9 @@ def test_a_faulty_file_is_told_in_one_line(tmp_path: Path, name, edit, told):
 
 def test_a_file_of_ones_own_may_name_a_network(tmp_path: Path):
     mine = load_text(tmp_path, edited("h100_hgx", ('"efa_p5"', '"roce_8x400g"')))
-    assert mine == load_system("h100_hgx", "roce_8x400g")
+    other = load_system("h100_hgx", "roce_8x400g")
+    assert (mine.name, other.name) == ("h100_hgx", "h100_hgx@roce_8x400g")
+    assert (mine.provenance, mine.sources) == (other.provenance, other.sources)
 
 
 def test_an_unknown_network_is_told_in_one_line():

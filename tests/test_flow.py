@@ -282,3 +282,11 @@ def test_chips_without_a_rank_pass_on_what_is_far():
     system = torus((3, 3), (1, 1))
     links = ce.emulate(schedule_of(one_message(0, 4, 256), 5), system, count=256, dtype="uint8", fidelity="flow").links
     assert links.total_bytes == 2 * (256 + 24)
+
+
+def test_waiting_for_credits_is_not_sending():
+    """Few credits make a message slow, and its link idle."""
+    few = ce.load_system("h100_hgx").with_(**{"domain.credits": 2})
+    schedule = ce.build_schedule("all_reduce", "ring", 8)
+    packet, flow = (ce.emulate(schedule, few, count=200_000, fidelity=name).links for name in ("packet", "flow"))
+    assert flow.max_utilisation == pytest.approx(packet.max_utilisation, rel=0.05)

@@ -1,6 +1,7 @@
 """The catalogue says what is published, the loader names every fault, and time is exact."""
 
 import pickle
+import re
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -299,3 +300,49 @@ def test_rates_are_never_faster_than_given_and_hardly_slower(rate: int) -> None:
 @given(st.integers(1, 9999), st.integers(6, 9))
 def test_rates_of_few_digits_are_exact(digits: int, exponent: int) -> None:
     assert femtoseconds_per_byte(float(digits * 10**exponent)) == Fraction(10**15, digits * 10**exponent)
+
+
+# Several numbers together
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"domain.link_efficiency": 1e-6}, "domain.link_efficiency: 1e-06 leaves less than 1e+06 bytes/s of a link"),
+        ({"scaleout.bytes_per_s": 1e6, "scaleout.rails": 1024}, "scaleout.rails: 1024 leave each less than 1e+06"),
+        ({"scaleout.domains": 100, "scaleout.cluster_max_chips": 72}, "exceed cluster_max_chips 72"),
+        ({"domain.packet_flit_bytes": 24}, "256 is not a multiple of packet_flit_bytes 24"),
+    ],
+)
+def test_numbers_that_contradict_each_other(changes: dict, fault: str) -> None:
+    with pytest.raises(SystemFileError, match=re.escape(fault)):
+        SYSTEM.with_(**changes)
+
+
+def test_derived_rates_are_exact() -> None:
+    assert SYSTEM.with_(**{"scaleout.rails": 3}).scaleout.fs_per_byte == 60_000
+    assert SYSTEM.with_(**{"domain.link_efficiency": 0.8}).domain.link_fs_per_byte == 25_000
+
+
+def test_links_of_planes_are_one_number_or_one_a_plane() -> None:
+    board = load_system("h100_hgx")
+    assert board.with_(**{"domain.links_per_plane": 5}).domain.links == 20
+    assert board.with_(**{"domain.links_per_plane": np.array([5, 4, 4, 4]).tolist()}).domain.links == 17
+    assert SYSTEM.with_(**{"domain.planes": 2, "domain.links_per_plane": [np.int64(3), 4]}).domain.links == 7
+
+
+def test_a_network_stands_for_the_scaleout_section_alone(tmp_path: Path) -> None:
+    text = (CATALOGUE / "trainium4_2x72.toml").read_text().replace("[chip]", 'network = "efa_trn4"\n[chip]', 1)
+    with pytest.raises(SystemFileError, match=r"network: stands for \[scaleout\], which is there too"):
+        load_text(tmp_path, text)
+    path = tmp_path / "my@x.toml"
+    path.write_text(TEXT)
+    assert load_system(str(path)).name == "trainium4_nvl72"
+
+
+def test_one_network_at_a_time() -> None:
+    assert load_system("h100_hgx@efa_p5en").name == "h100_hgx@efa_p5en"
+    assert load_system("h100_hgx", "efa_p5en") == load_system("h100_hgx@efa_p5en")
+    for name, network in (("h100_hgx@efa_p5", "efa_p4de"), ("h100_hgx@efa_p5@efa_p4de", None)):
+        with pytest.raises(SystemFileError, match="one network, not two"):
+            load_system(name, network)

@@ -51,10 +51,10 @@ def load_system(name_or_path: str | os.PathLike[str], network: str | None = None
     Parameters
     ----------
     name_or_path : str or path
-        A path if it ends in ``.toml``, has a folder in it or is a path object; else a name of ``systems()``. Either may
-        have a network behind it: ``h100_hgx@efa_p5en``.
+        A path if it ends in ``.toml``, has a folder in it or is a path object; else a name of ``systems()``. A text
+        may have a network behind it: ``h100_hgx@efa_p5en``.
     network : str, optional
-        A name of ``networks()``: what joins domains, in place of the system's own.
+        A name of ``networks()``: what joins domains, in place of the system's own. The system's name then ends with it.
 
     Raises
     ------
@@ -62,9 +62,11 @@ def load_system(name_or_path: str | os.PathLike[str], network: str | None = None
         A ValueError: no such system or file, not TOML, or faulty; one line that names every fault.
     """
     text = os.fspath(name_or_path)
-    if isinstance(name_or_path, str) and "@" in os.path.basename(text):
-        text, _, network = text.rpartition("@")
-        return load_system(text, network)
+    if isinstance(name_or_path, str) and "@" in os.path.basename(text) and text[-5:] != ".toml":
+        text, _, behind = text.partition("@")
+        if network is not None or "@" in behind:
+            raise SystemFileError(f"system {shown(name_or_path)}: one network, not two; leave one out")
+        return load_system(text, behind)
     if not isinstance(name_or_path, str) or text.endswith(".toml") or os.path.basename(text) != text:
         return _read(Path(text), network)
     if text not in systems():
@@ -82,6 +84,8 @@ def _read(path: Path, network: str | None) -> System:
         if network is not None:
             content.pop("scaleout", None)
             content["network"] = network
+            if isinstance(content.get("name"), str):
+                content["name"] = f"{content['name']}@{network}"
         system = reader.system(content)
     except OSError as error:
         raise _error(path, error.strerror or str(error)) from None
@@ -121,7 +125,9 @@ class _Reader:
         for key, value in self._table("", "sources", content).items():
             self._source(key, value)
         for section, kind in SECTIONS.items():
-            if section == "scaleout" and network and section not in content:
+            if section == "scaleout" and network:
+                if section in content:
+                    self.faults.append("network: stands for [scaleout], which is there too; leave one out")
                 self._network(network)
             else:
                 self._section(section, kinds(kind, topology), self._table("", section, content))

@@ -102,14 +102,15 @@ def femtoseconds(seconds: float) -> int:
     return round(exact(seconds) * FEMTOSECONDS_PER_SECOND)
 
 
-def femtoseconds_per_byte(bytes_per_s: float) -> Fraction:
-    """Time of a byte at a rate, as a ratio of two integers below 2**31.
+def femtoseconds_per_byte(bytes_per_s: float | Fraction) -> Fraction:
+    """Time of a byte at a rate, a decimal or exact, as a ratio of two integers below 2**31.
 
     Serialising ``n`` bytes takes ``ceil(n * numerator / denominator)`` femtoseconds. The ratio is exact for
     rates of few digits (50e9 bytes/s: 20000/1). Where exactness would need a larger term it is rounded up, by
     less than one part in 2**29: a link is never faster than its rate.
     """
-    ratio = FEMTOSECONDS_PER_SECOND / exact(bytes_per_s)
+    rate = bytes_per_s if isinstance(bytes_per_s, Fraction) else exact(bytes_per_s)
+    ratio = FEMTOSECONDS_PER_SECOND / rate
     if ratio.numerator <= MAX_RATIO_TERM and ratio.denominator <= MAX_RATIO_TERM:
         return ratio
     # The largest power of two that keeps the numerator, and therefore the denominator, below 2**31.

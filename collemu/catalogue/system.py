@@ -14,10 +14,12 @@ from math import prod
 from typing import Any, cast
 
 from collemu.catalogue.quantity import (
+    MIN_RATE,
     USER,
     Number,
     Quantity,
     checked,
+    exact,
     femtoseconds,
     femtoseconds_per_byte,
     hint,
@@ -109,7 +111,7 @@ class Domain:
     @property
     def link_fs_per_byte(self) -> Fraction:
         """Serialisation of a byte on one link."""
-        return femtoseconds_per_byte(self.link_bytes_per_s * self.link_efficiency)
+        return femtoseconds_per_byte(exact(self.link_bytes_per_s) * exact(self.link_efficiency))
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class Scaleout:
     @property
     def fs_per_byte(self) -> Fraction:
         """Serialisation of a byte at one of the chip's rails."""
-        return femtoseconds_per_byte(self.bytes_per_s / self.rails)
+        return femtoseconds_per_byte(exact(self.bytes_per_s) / self.rails)
 
     @property
     def message_overhead_fs(self) -> int:
@@ -338,7 +340,8 @@ class System:
                 continue
             key = name.rpartition(".")[2]
             try:
-                plain = checked(key, type(quantities[name].value), _plain(value))
+                section = Protocol if name.startswith("protocol.") else SECTIONS[name.partition(".")[0]]
+                plain = checked(key, kinds(section, self.domain.topology)[key], _plain(value))
             except ValueError as error:
                 faults.append(f"{name}: {error}")
                 continue
@@ -352,7 +355,9 @@ class System:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy scalar as the Python number it holds; anything else as it is."""
+    """A NumPy scalar as the Python number it holds, in a list too; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast(list[Any], value)]
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
 
@@ -368,6 +373,17 @@ def contradictions(quantities: Mapping[str, Quantity], topology: str) -> list[st
     flit, payload = values.get("domain.packet_flit_bytes"), values.get("domain.packet_payload_bytes")
     if isinstance(flit, int) and isinstance(payload, int) and payload % flit:
         faults.append(f"domain.packet_payload_bytes: {payload} is not a multiple of packet_flit_bytes {flit}")
+    link, share = values.get("domain.link_bytes_per_s"), values.get("domain.link_efficiency")
+    if isinstance(link, float) and isinstance(share, float) and not link * share >= MIN_RATE:
+        faults.append(f"domain.link_efficiency: {share:g} leaves less than {MIN_RATE:g} bytes/s of a link")
+    rate, rails = values.get("scaleout.bytes_per_s"), values.get("scaleout.rails")
+    if isinstance(rate, float) and isinstance(rails, int) and rate / rails < MIN_RATE:
+        faults.append(f"scaleout.rails: {rails} leave each less than {MIN_RATE:g} bytes/s")
+    chips, domains, most = (
+        values.get(key) for key in ("domain.chips", "scaleout.domains", "scaleout.cluster_max_chips")
+    )
+    if isinstance(chips, int) and isinstance(domains, int) and isinstance(most, int) and 1 < domains * chips > most:
+        faults += [f"scaleout.domains: {domains} of {chips} chips exceed cluster_max_chips {most}"] * (domains > 1)
     return faults + _wiring_faults(values, topology)
 
 

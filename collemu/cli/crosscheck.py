@@ -190,6 +190,7 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
             op=point.op,
             wire=point.wire,
             protocol=point.protocol,
+            fidelity=point.fidelity,
             not_finite=arguments.not_finite,
         )
         for point in points

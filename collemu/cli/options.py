@@ -120,7 +120,10 @@ def add_collective_flags(
     what.add_argument("--wire", default="none", metavar="F", help="formats on the wire; none: the dtype (default none)")
     what.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {ranks})")
     what.add_argument(
-        "--system", default=DEFAULT_SYSTEM, metavar="S", help=f"or a .toml file (default {DEFAULT_SYSTEM})"
+        "--system",
+        default=DEFAULT_SYSTEM,
+        metavar="S",
+        help=f"NAME, NAME@NETWORK or a .toml file; collemu systems lists them (default {DEFAULT_SYSTEM})",
     )
     what.add_argument("--channels", default="1", metavar="N", help="independent lanes of an algorithm (default 1)")
     what.add_argument(
@@ -183,10 +186,9 @@ def resolve_points(
     for system_name in _listed(arguments.system, systems()):
         system = load_system(system_name)
         protocol = find_protocol(system, arguments.protocol)
-        most = system.chips if arguments.ranks == "all" else system.max_ranks
-        rank_counts = (
-            [ranks or system.chips] if arguments.ranks is None else parse_numbers(arguments.ranks, "--ranks", most)
-        )
+        rank_counts = [ranks or system.chips]
+        if arguments.ranks is not None:
+            rank_counts = parse_numbers(arguments.ranks, "--ranks", system.max_ranks, everything=system.chips)
         if rank_counts[-1] > system.max_ranks:
             raise ValueError(f"{rank_counts[-1]} ranks are more than the {system.max_ranks} chips of {system.name}")
         if root >= min(rank_counts):

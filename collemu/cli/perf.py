@@ -231,7 +231,9 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
     point = settled(point, system)
     schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
     numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "wire": point.wire, "protocol": point.protocol}
-    outcome = check_outputs(schedule, system, count=point.count, full=check > 1, **numbers) if check else None
+    outcome = None
+    if check:
+        outcome = check_outputs(schedule, system, count=point.count, full=check > 1, fidelity=point.fidelity, **numbers)
     if outcome and not outcome.exact:
         notes.append(f"#wrong of {point.op} over wire {point.wire} allows the roundings of its formats")
     if outcome and outcome.count != point.count:
@@ -270,6 +272,7 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
         algorithm=point.algorithm,
         ranks=point.ranks,
         protocol=result.header["protocol"],
+        fidelity=result.header["fidelity"],
         wire=point.wire,
         wire_bytes=result.wire_bytes,
         bound_us=result.bounds.total_s * 1e6,
@@ -350,8 +353,8 @@ def _longest(points: Sequence[Point]) -> dict[str, int]:
 
 
 def header_of(header: dict[str, Any]) -> dict[str, Any]:
-    """What all rows depend on: versions, system, fidelity, the rest of the recipe, estimated constants."""
-    of_a_row = ("collective", "algorithm", "ranks", "channels", "dtype", "op", "wire", "protocol")
+    """What all rows depend on: versions, system, the rest of the recipe, estimated constants."""
+    of_a_row = ("collective", "algorithm", "ranks", "channels", "dtype", "op", "wire", "protocol", "fidelity")
     return {name: value for name, value in header.items() if name not in of_a_row}
 
 
@@ -359,7 +362,7 @@ def banner(header: dict[str, Any]) -> list[str]:
     """Comment lines above the table."""
     return [
         f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']} numba {header['numba']}",
-        f"# system {header['system']} fingerprint {header['system_fingerprint']} fidelity {header['fidelity']}",
+        f"# system {header['system']} fingerprint {header['system_fingerprint']}",
         f"# recipe accumulate {header['accumulate']} round_own {str(header['round_own']).lower()}",
         f"# estimates: {len(header['estimates'])} constants, see collemu systems {header['system']}",
     ]

@@ -54,8 +54,8 @@ def sizes(smallest: int, largest: int, step: int, factor: int) -> list[int]:
     return list(range(smallest, largest + 1, step))
 
 
-def parse_numbers(text: str, what: str, most: int) -> list[int]:
-    """Numbers of a comma list with ranges: ``2,4,8-12``; ``all`` is 1 to ``most``.
+def parse_numbers(text: str, what: str, most: int, everything: int | None = None) -> list[int]:
+    """Numbers of a comma list with ranges: ``2,4,8-12``; ``all`` is 1 to ``everything``, or ``most``.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def parse_numbers(text: str, what: str, most: int) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if part.strip() == "all":
-            low, high = 1, most
+            low, high = 1, most if everything is None else everything
         elif match is None:
             raise ValueError(f"{what} {part.strip()!r} is not a number; give a list such as 2,4,8-12, or all")
         else:

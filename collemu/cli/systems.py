@@ -61,10 +61,10 @@ def _described(system: "System") -> list[str]:
     derived = [
         ("links x link rate: a chip, one way", quantity(system.chip_bytes_per_s, "bytes/s")),
         ("both ways added, as headlines do", quantity(system.chip_bytes_per_s_both_directions, "bytes/s")),
-        ("all chips, both ways added", quantity(system.domain_bytes_per_s_both_directions, "bytes/s")),
-        ("all chips, dense FP8", quantity(system.domain_fp8_dense_flop_per_s, "flop/s")),
-        ("all chips, dense FP4", quantity(system.domain_fp4_dense_flop_per_s, "flop/s")),
-        ("all chips, memory rate", quantity(system.domain_hbm_bytes_per_s, "bytes/s")),
+        ("a domain, both ways added", quantity(system.domain_bytes_per_s_both_directions, "bytes/s")),
+        ("a domain, dense FP8", quantity(system.domain_fp8_dense_flop_per_s, "flop/s")),
+        ("a domain, dense FP4", quantity(system.domain_fp4_dense_flop_per_s, "flop/s")),
+        ("a domain, memory rate", quantity(system.domain_hbm_bytes_per_s, "bytes/s")),
     ]
     sources = [(key, f"{source.title} {source.address}".rstrip()) for key, source in system.sources.items()]
     estimates = len(system.estimates())

@@ -31,7 +31,7 @@ class Row:
     time_us, algbw_gbps, busbw_gbps : float
     nwrong : int or None
         Elements that came out wrong in the check; None if it was off.
-    system, collective, algorithm, protocol, wire : str
+    system, collective, algorithm, protocol, fidelity, wire : str
     ranks : int
     wire_bytes : int
         Wire images that all ranks sent together: codes, scales and tensor scales, without lines and packet headers.
@@ -61,6 +61,7 @@ class Row:
     algorithm: str
     ranks: int
     protocol: str
+    fidelity: str
     wire: str
     wire_bytes: int
     bound_us: float
@@ -84,6 +85,7 @@ COLUMNS = (
     ("#wrong", "", 6),
     ("algorithm", "", 9),
     ("protocol", "", 8),
+    ("model", "", 6),
     ("wire", "", 5),
     ("ranks", "", 5),
     ("wire bytes", "(B)", 13),
@@ -133,6 +135,7 @@ class Table:
             "N/A" if row.nwrong is None else str(row.nwrong),
             row.algorithm,
             row.protocol,
+            row.fidelity,
             row.wire,
             str(row.ranks),
             str(row.wire_bytes),

@@ -19,9 +19,9 @@ has two links to cross; likewise the first of B bytes taken in arrives no sooner
 launch, and the last of them B / rate later. Without switches there is one hop. Packet headers, protocol lines,
 credits, step latencies and copies only add.
 
-Where ranks lie in several domains, a chip's rate is that of its links and its rails together, and the latency that of
-the network. A second bound counts what must enter or leave a domain, which only the rails of its chips carry: the
-larger of the two holds.
+Where ranks lie in several domains, a chip's rate is that of its links and its rails together, and the latency the
+shorter of the two. A second bound counts what must enter or leave a domain, which only the rails of its chips carry,
+and which has the network to cross: the larger of the two holds.
 """
 
 from collections.abc import Sequence
@@ -167,18 +167,22 @@ def lower_bound(
     port_bytes = elements * Fraction(itemsize_bits) / 8
     rate = domain.links * exact(domain.link_bytes_per_s)
     hops = 1 if domain.topology in ("mesh", "torus") else HOPS
-    latency_fs = system.endpoint.launch_fs + (hops * domain.hop_latency_fs if port_bytes else 0)
-    if ranks > domain.chips:
+    hop_fs = hops * domain.hop_latency_fs
+    network_fs = system.scaleout.latency_fs
+    several = ranks > domain.chips
+    if several:
         rate += exact(system.scaleout.bytes_per_s)
-        latency_fs = system.endpoint.launch_fs + (system.scaleout.latency_fs if port_bytes else 0)
+        hop_fs = min(hop_fs, network_fs)  # bytes inside a domain move while others cross
+    latency_fs = system.endpoint.launch_fs + (hop_fs if port_bytes else 0)
     bandwidth_fs = port_bytes * FEMTOSECONDS_PER_SECOND / rate
-    if ranks > domain.chips:
+    if several and port_bytes:
         crossing = (
             crossing_elements(collective, ranks, count, domain.chips, counts=counts) * Fraction(itemsize_bits) / 8
         )
         crossing_fs = crossing * FEMTOSECONDS_PER_SECOND / exact(system.scaleout.bytes_per_s)
-        if crossing_fs > bandwidth_fs:
-            name, port_bytes, bandwidth_fs = "crossing domains", crossing, crossing_fs
+        across_fs = system.endpoint.launch_fs + network_fs
+        if across_fs + crossing_fs > latency_fs + bandwidth_fs:
+            name, port_bytes, bandwidth_fs, latency_fs = "crossing domains", crossing, crossing_fs, across_fs
     return Bounds(
         name=name,
         port_bytes=float(port_bytes),

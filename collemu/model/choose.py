@@ -6,11 +6,13 @@ import numpy as np
 
 from collemu.catalogue import Protocol, System
 from collemu.emulator import emulate, find_protocol
+from collemu.fabric import routes_of
 from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, algorithms, build_schedule
 from collemu.timing import work_of
+from collemu.wiring import wiring_of
 
 CLOSE = 1.25  # estimates within this factor of the best do not decide
 
@@ -76,10 +78,20 @@ def _emulated_s(schedule: Schedule, system: System, count: int, dtype: str, op: 
 
 
 def _transfer_s(lowered: Lowered, system: System, protocol: Protocol) -> float:
-    messages, ranks = lowered.messages, lowered.schedule.ranks
-    busiest_port = max(
-        float(np.bincount(end, weights=messages.nbytes, minlength=ranks).max(initial=0.0))
+    """What the busiest lanes of a chip, or its busiest thread, take by themselves."""
+    messages = lowered.messages
+    routes = routes_of(messages, system, protocol, far=True)
+    domain, groups = system.domain, system.domain.groups
+    inside = routes.group >= 0
+    rate = np.full(len(messages), system.chip_bytes_per_s)  # of a long way through a torus
+    widths = np.array(wiring_of(domain).widths)
+    rate[inside] = widths[routes.group[inside]] * domain.link_bytes_per_s * domain.link_efficiency
+    rate[routes.network] = system.scaleout.bytes_per_s
+    lanes = np.where(routes.network, groups, np.maximum(routes.group, 0))
+    seconds = messages.nbytes * (protocol.line_bytes / protocol.data_bytes) / rate
+    busiest = max(
+        float(np.bincount(end * (groups + 1) + lanes, weights=seconds).max(initial=0.0))
         for end in (messages.source, messages.destination)
     )
     work = np.bincount(lowered.schedule.thread_of_op, weights=work_of(lowered, system, protocol))
-    return max(busiest_port / system.chip_bytes_per_s, float(work.max(initial=0.0)) / 1e15)
+    return max(busiest, float(work.max(initial=0.0)) / 1e15)

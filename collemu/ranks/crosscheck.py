@@ -48,7 +48,7 @@ class Trial:
     count : int
         Elements a rank, as the collective counts them.
     dtype, op, wire : str
-    protocol : str
+    protocol, fidelity : str
     not_finite : bool
         Whether the input has NaN and infinities.
     """
@@ -60,6 +60,7 @@ class Trial:
     op: str = "sum"
     wire: str = "none"
     protocol: str = "auto"
+    fidelity: str = "auto"
     not_finite: bool = False
 
 
@@ -244,6 +245,7 @@ def _emulate(trial: Trial, fill: str) -> Result:
         op=trial.op,
         wire=trial.wire,
         protocol=trial.protocol,
+        fidelity=trial.fidelity,
         data=np.stack([_input(trial, rank, fill) for rank in range(trial.schedule.ranks)]),
     )
 

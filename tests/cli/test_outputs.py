@@ -39,7 +39,8 @@ def test_bad_input_leaves_an_older_file_alone(collemu: Collemu, tmp_path: Path) 
     path = tmp_path / "o.csv"
     path.write_text("precious")
     assert collemu(*WORDS, "--csv", path, "--data", "none.npy").code == 2
-    assert collemu(*WORDS, "--csv", path, "-e", "64G", "--ranks", "72").code == 2
+    packets = ("-e", "64G", "--ranks", "72", "--fidelity", "packet")
+    assert collemu(*WORDS, "--csv", path, *packets).code == 2
     assert path.read_text() == "precious"
 
 

@@ -264,3 +264,35 @@ def test_own_codes_are_taken_as_numbers(collemu: Collemu, tmp_path: Path) -> Non
     words = ("all_reduce", "--ranks", "8", "--data", tmp_path / "x.npy", "-d", "float8_e4m3fn", "--algorithm", "all")
     for row in results(collemu, tmp_path / "o.json", *words):
         assert (row["relative_error"], row["max_abs_error"], row["identical"]) == (0, 0, True)
+
+
+def test_all_ranks_are_those_of_the_system(collemu) -> None:
+    """Also beside others, and though its network could join a million."""
+    outcome = collemu("perf", "sendrecv", "--system", "a100_quad", "--ranks", "8,all", "-b", "64", "-e", "64")
+    assert outcome.code == 0
+    rows = [line.split() for line in outcome.out.splitlines() if line and not line.startswith("#")]
+    assert [row[13] for row in rows] == ["8", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("fidelity", ["packet", "flow"])
+def test_the_model_that_was_asked_for_runs_also_where_it_is_checked(collemu, fidelity) -> None:
+    words = ("perf", "all_reduce", "--ranks", "8", "-b", "64K", "-e", "64K", "--algorithm", "two_shot")
+    rows = [collemu(*words, "--fidelity", fidelity, *more).out.splitlines() for more in ((), ("-c", "0"))]
+    first, second = (next(line.split() for line in lines if not line.startswith("#")) for lines in rows)
+    assert first[11] == second[11] == fidelity
+    assert first[5] == second[5]
+
+
+def test_packets_on_a_long_way_through_a_torus_are_refused(collemu) -> None:
+    words = ("perf", "all_reduce", "--system", "trainium2", "--ranks", "8", "-b", "64K", "-e", "64K")
+    outcome = collemu(*words, "--algorithm", "two_shot", "--fidelity", "packet")
+    assert outcome.code == 2
+    assert "no neighbours in a torus" in outcome.err
+
+
+def test_rows_name_their_network(collemu) -> None:
+    systems = "h100_hgx@efa_p5,h100_hgx@tcp_slingshot"
+    outcome = collemu("perf", "all_reduce", "--system", systems, "--ranks", "16", "-b", "64K", "-e", "64K", "-c", "0")
+    assert outcome.code == 0
+    for name in systems.split(","):
+        assert f"# system {name} fingerprint" in outcome.out
