@@ -28,7 +28,7 @@ test: warm
 test-exhaustive: warm
 	$(BIN)/python -m tests.exhaustive
 
-# The packet engine beside the slow one on 10,000 random schedules; about half an hour.
+# The packet engine beside the slow one on 10,000 random schedules; a minute or two.
 test-packets: warm
 	COLLEMU_PACKET_CASES=10000 $(BIN)/python -m pytest -q tests/test_packets.py
 

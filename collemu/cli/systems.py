@@ -67,11 +67,12 @@ def _described(system: "System") -> list[str]:
         ("a domain, memory rate", quantity(system.domain_hbm_bytes_per_s, "bytes/s")),
     ]
     sources = [(key, f"{source.title} {source.address}".rstrip()) for key, source in system.sources.items()]
-    estimates = len(system.estimates())
+    estimates, topology = len(system.estimates()), system.domain.topology
     return [
         f"{system.name}: {system.title}",
         *([f"status: {system.status}"] if system.status else []),
         f"fingerprint {system.fingerprint}; default protocol {system.default_protocol}",
+        f"{system.scaleout.domains} x {system.domain.chips} chips, {topology}: {system.domain.links} links a chip",
         f"{estimates} of {len(numbers)} numbers are estimates",
         "",
         *lines_of(("number", "value", "confidence", "source", "note"), numbers, "<><<<"),
