@@ -260,5 +260,5 @@ def _stage(rules: StageRules, ranks: int, first_line: int, pool: int) -> Stage:
         trains=trains,
         active=np.zeros((count, 2, ranks), np.int64),
         active_counts=np.zeros((count, 2), np.int64),
-        lane_next=np.full(count, links.NEVER, np.int64),
+        lane_next=np.full((count, 2), links.NEVER, np.int64),
     )

@@ -53,7 +53,7 @@ class Stage(NamedTuple):
     trains: Table  # [lane, place in the pool]
     active: Table  # [lane, ports or outputs, place]
     active_counts: Table
-    lane_next: Table  # [lane] when it has something to do
+    lane_next: Table  # [lane, ports or outputs] when the first of them may have something to do
 
 
 # Columns of `messages`.
@@ -403,7 +403,7 @@ def number_packets(stage, messages, line, lines):
                 if ports[lane, chip, LISTED] == 0:
                     enter_message(lane, stage.lanes, messages, line, lines, ports[lane], chip, own_line)
                     message = line[lines[own_line, LINE] + ports[lane, chip, PLACE]]
-                    stage.lane_next[lane] = min(stage.lane_next[lane], messages[message, READY])
+                    stage.lane_next[lane, PORTS] = min(stage.lane_next[lane, PORTS], messages[message, READY])
                     ports[lane, chip, LISTED] = 1
                     stage.active[lane, PORTS, stage.active_counts[lane, PORTS]] = chip
                     stage.active_counts[lane, PORTS] += 1
@@ -415,7 +415,8 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
     """Let every active port of a lane send all packets that start before ``end``.
 
     Messages whose last packet a direct link has sent join ``delivered``, which has ``deliveries`` entries. Returns how
-    many it has then, and when the first port could go on; a starved one is woken by the output that returns a credit.
+    many it has then; notes when the first port could go on, but for starved ones, which the output that returns a
+    credit wakes, and when the first packet that was sent arrives.
     """
     serialisation = stage.serialisation
     ports = stage.ports[lane]
@@ -428,6 +429,7 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
     full = np.int64(stage.full)
     full_spacing = serialisation[full]
     first_on = NEVER
+    first_arrival = stage.lane_next[lane, OUTPUTS]
     place = 0
     while place < counts[PORTS]:
         chip = active[PORTS, place]
@@ -489,6 +491,7 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
                     delivered[deliveries] = message
                     deliveries += 1
             else:
+                first_arrival = min(first_arrival, arrival)
                 enqueue(
                     serialisation,
                     stage.reach,
@@ -519,7 +522,9 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
         else:
             first_on = min(first_on, going_on)
             place += 1
-    return deliveries, first_on
+    stage.lane_next[lane, PORTS] = first_on
+    stage.lane_next[lane, OUTPUTS] = first_arrival
+    return deliveries
 
 
 @jit_lean
@@ -527,7 +532,7 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
     """Let every active switch output of a lane send all packets that start before ``end``.
 
     Messages whose last packet leaves join ``delivered``, which has ``deliveries`` entries. Returns how many it has
-    then, and when the first output, or a port that one of them has woken with a credit, could go on.
+    then; notes when the first output, and the first port that one of them has woken with a credit, could go on.
     """
     serialisation = stage.serialisation
     ports = stage.ports[lane]
@@ -542,6 +547,7 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
     latency = stage.lanes[lane, LATENCY]
     reach = np.int64(stage.reach)
     first_on = NEVER
+    woken = stage.lane_next[lane, PORTS]
     place = 0
     while place < counts[OUTPUTS]:
         output = active[OUTPUTS, place]
@@ -593,7 +599,7 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
             back = now + spacing + latency
             return_credits(ports, trains, chip, credit, back, count, spacing)
             if ports[chip, STARVED] == 1:
-                first_on = min(first_on, back)
+                woken = min(woken, back)
 
             traffic[output, BYTES] += count * size
             traffic[output, BUSY] += count * spacing
@@ -608,4 +614,6 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
         else:
             first_on = min(first_on, now)
             place += 1
-    return deliveries, first_on
+    stage.lane_next[lane, PORTS] = woken
+    stage.lane_next[lane, OUTPUTS] = first_on
+    return deliveries

@@ -26,8 +26,10 @@ from collemu_kernels.links import (
     NETWORK,
     NEVER,
     NONE,
+    OUTPUTS,
     PACKETS,
     PATH,
+    PORTS,
     QUEUE,
     READY,
     RECEIVER,
@@ -128,15 +130,15 @@ def satisfy(operations, messages, line, lines, event_times, event_codes, counts,
 def advance_links(stage, messages, line, lines, delivered, deliveries, window, end):
     """Let all links of a stage send what starts before ``end``; messages that have left for good join ``delivered``."""
     for lane in range(stage.lanes.shape[0]):
-        while stage.lane_next[lane] < end:
-            window_end = min(stage.lane_next[lane] + window, end)
-            deliveries, first_on = send_from_ports(
-                stage, lane, messages, line, lines, delivered, deliveries, window_end
-            )
-            if not stage.direct:
-                deliveries, woken = serve_outputs(stage, lane, messages, delivered, deliveries, window_end)
-                first_on = min(first_on, woken)
-            stage.lane_next[lane] = first_on
+        while True:
+            start = min(stage.lane_next[lane, PORTS], stage.lane_next[lane, OUTPUTS])
+            if start >= end:
+                break
+            window_end = min(start + window, end)
+            if stage.lane_next[lane, PORTS] < window_end:
+                deliveries = send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, window_end)
+            if stage.lane_next[lane, OUTPUTS] < window_end:
+                deliveries = serve_outputs(stage, lane, messages, delivered, deliveries, window_end)
     return deliveries
 
 
@@ -145,7 +147,7 @@ def next_start(stage):
     """When the first lane of a stage has something to do."""
     first = NEVER
     for lane in range(stage.lane_next.shape[0]):
-        first = min(first, stage.lane_next[lane])
+        first = min(first, stage.lane_next[lane, PORTS], stage.lane_next[lane, OUTPUTS])
     return first
 
 
