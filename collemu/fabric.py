@@ -72,6 +72,18 @@ def packets_of(
     return packets, header + whole + np.where(whole != last, byte_enable, 0)
 
 
+def crosses(messages: Messages, system: System) -> NDArray[np.bool_]:
+    """Whether each message leaves its domain, and so travels on the network."""
+    chips = system.domain.chips
+    return messages.source // chips != messages.destination // chips
+
+
+def steps_of(network: NDArray[np.bool_], system: System, protocol: Protocol) -> Int64:
+    """Femtoseconds from the start of a message's operation to its being offered."""
+    overhead = np.where(network, system.scaleout.message_overhead_fs, 0)
+    return (protocol.step_latency_fs + overhead).astype(np.int64)
+
+
 def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bool = False) -> Routes:
     """Which stage and lanes each message takes, and as how many packets.
 
@@ -86,7 +98,7 @@ def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bo
         If there are more packets than one can wait for, or chips of a torus are no neighbours.
     """
     domain, scaleout = system.domain, system.scaleout
-    network = messages.source // domain.chips != messages.destination // domain.chips
+    network = crosses(messages, system)
     packets, last_bytes = packets_of(
         messages.nbytes,
         protocol,
@@ -114,8 +126,7 @@ def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bo
             f"ranks {a} and {b} are no neighbours in a torus of {' x '.join(map(str, domain.shape))}, and packets are "
             f"emulated from neighbour to neighbour; use fidelity flow, or a ring over all chips"
         )
-    step = protocol.step_latency_fs + np.where(network, scaleout.message_overhead_fs, 0)
-    return Routes(network, group, packets, last_bytes, step.astype(np.int64))
+    return Routes(network, group, packets, last_bytes, steps_of(network, system, protocol))
 
 
 def domain_rules(system: System, ranks: int) -> StageRules:

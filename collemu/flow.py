@@ -119,12 +119,10 @@ def _program(
     following = np.arange(1, len(thread) + 1, dtype=np.int32)
     following[:-1][thread[1:] != thread[:-1]] = flows.NONE
     following[-1:] = flows.NONE
-    successor = messages.slot_successor(system.endpoint.fifo_slots)[message_order]
+    successor = messages.slot_successor(system.endpoint.fifo_slots)
     first_dependent, dependents = _rows(*dependents_of(dep), order)
     first_port, route = _rows(ways.first_port, ways.route, message_order)
-    waits = waits_of(
-        thread, dep, lowered.received, messages.sender, messages.slot_successor(system.endpoint.fifo_slots)
-    )
+    waits = waits_of(thread, dep, lowered.received, messages.sender, successor)
     operations = flows.Operations(
         original=order,
         following=_renumbered(following[order], layout.place),
@@ -138,7 +136,7 @@ def _program(
         finish=np.full(len(thread), flows.NONE, np.int64),
         able=np.zeros(len(thread), np.int32),
     )
-    frees = np.where(successor != flows.NONE, messages.sender[successor], flows.NONE)
+    frees = np.where(successor != flows.NONE, messages.sender[successor], flows.NONE)[message_order]
     return operations, flows.Messages(
         original=message_order,
         kind=ways.kind[message_order],

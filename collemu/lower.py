@@ -131,7 +131,7 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     matched = match_messages(schedule)
     sender, receiver, sent, received = matched.sender, matched.receiver, matched.sent, matched.received
 
-    amounts = _amounts(schedule, count, item_bytes, wire)
+    amounts, pieces = _amounts(schedule, count, item_bytes, wire), None
     if amounts is None:
         pieces = _cut(schedule, count, received, sent, sender, item_bytes, wire)
         amounts = tuple(
@@ -146,7 +146,7 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
             f"{schedule.describe(b)} expects {per_operation[b]}"
         )
     nbytes = np.where((received == NONE) & (sent == NONE), per_operation * item_bytes, moved)
-    return Lowered(
+    lowered = Lowered(
         schedule=schedule,
         count=count,
         rank=rank,
@@ -166,6 +166,9 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
         item_bytes=item_bytes,
         wire=wire,
     )
+    if pieces is not None:
+        vars(lowered)["pieces"] = pieces  # cut already
+    return lowered
 
 
 def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) -> tuple[Int64, Int64] | None:

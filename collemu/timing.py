@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
 from collemu.fabric import FabricState, domain_rules, fresh_state, network_rules, routes_of
-from collemu.lower import Lowered
+from collemu.lower import NONE, Lowered
 from collemu.schedule import KIND_NAMES, Schedule, ScheduleError
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-NONE = -1
 CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
 BAD_VALUE_TEXT = (
     "data: a NaN has no code in this wire format (FP4, FP6 and integers have none); use another wire format"

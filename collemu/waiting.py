@@ -6,13 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
-from collemu.fabric import routes_of
-from collemu.lower import Lowered
+from collemu.fabric import crosses, steps_of
+from collemu.lower import NONE, Lowered
 from collemu.timing import Timing, work_of
 
 Int64 = NDArray[np.int64]
-
-NONE = -1
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def waiting_of(lowered: Lowered, timing: Timing, system: System, protocol: Proto
 
     step = np.zeros(len(start), np.int64)
     sends = np.flatnonzero(lowered.sent != NONE)
-    step[sends] = routes_of(messages, system, protocol, far=True).step_fs[lowered.sent[sends]]
+    step[sends] = steps_of(crosses(messages, system), system, protocol)[lowered.sent[sends]]
     last = np.full(len(schedule.threads), launch, np.int64)
     np.maximum.at(last, thread, finish)
 

@@ -145,23 +145,21 @@ def sort_requests(due, today, other, count):
         latest = max(latest, due[today[k]])
     digits = np.int64(1) << DIGIT
     shift = 0
-    source = today
-    target = other
     while (latest - earliest) >> shift != 0:
         # `other` ends with room for where each digit begins
         begins = other[len(due) :]
         for digit in range(digits + 1):
             begins[digit] = 0
         for k in range(count):
-            begins[(((due[source[k]] - earliest) >> shift) & (digits - 1)) + 1] += 1
+            begins[(((due[today[k]] - earliest) >> shift) & (digits - 1)) + 1] += 1
         for digit in range(digits):
             begins[digit + 1] += begins[digit]
         for k in range(count):
-            digit = ((due[source[k]] - earliest) >> shift) & (digits - 1)
-            target[begins[digit]] = source[k]
+            digit = ((due[today[k]] - earliest) >> shift) & (digits - 1)
+            other[begins[digit]] = today[k]
             begins[digit] += 1
         for k in range(count):
-            source[k] = target[k]
+            today[k] = other[k]
         shift += DIGIT
 
 
