@@ -80,6 +80,8 @@ READS_SRC = _kind_table(
     kinds.RECV_REDUCE_SEND,
     kinds.RECV_REDUCE_COPY,
     kinds.RECV_REDUCE_COPY_SEND,
+    kinds.MULTIMEM_REDUCE,
+    kinds.MULTIMEM_STORE,
 )
 READS_DST = _kind_table(kinds.REDUCE, kinds.RECV_REDUCE)
 WRITES_DST = _kind_table(
@@ -90,6 +92,8 @@ WRITES_DST = _kind_table(
     kinds.RECV_REDUCE,
     kinds.RECV_REDUCE_COPY,
     kinds.RECV_REDUCE_COPY_SEND,
+    kinds.MULTIMEM_REDUCE,
+    kinds.MULTIMEM_STORE,
 )
 RECEIVES = _kind_table(
     kinds.RECV,
@@ -100,6 +104,9 @@ RECEIVES = _kind_table(
     kinds.RECV_REDUCE_COPY_SEND,
 )
 SENDS = _kind_table(kinds.SEND, kinds.RECV_COPY_SEND, kinds.RECV_REDUCE_SEND, kinds.RECV_REDUCE_COPY_SEND)
+#: Kinds that a switch carries out on the memory of a whole group: `multimem_reduce` adds up the source chunks of all
+#: members, `multimem_store` writes to the destination chunks of all.
+IN_SWITCH = _kind_table(kinds.MULTIMEM_REDUCE, kinds.MULTIMEM_STORE)
 
 #: Operations that a built schedule may have. Writing one out takes nearly 200 bytes each for a moment: 12 GB in all.
 MOST_OPERATIONS = 2**26
@@ -133,6 +140,9 @@ class Schedule:
     in_place
         Input and output share memory: one buffer, except that the input of an all_gather is the rank's own
         region of the output, and the output of a reduce_scatter the rank's own region of the input.
+    group_ranks
+        Ranks of a switch group, whose memory the in-switch operations of a member read or write: rank r is in group
+        ``r // group_ranks``. 0: all ranks are one group.
     """
 
     collective: str
@@ -146,6 +156,13 @@ class Schedule:
     output_chunks: int
     scratch_chunks: int = 0
     in_place: bool = False
+    group_ranks: int = 0
+
+    def group_of(self, rank: int) -> range:
+        """The ranks of a rank's switch group."""
+        size = self.group_ranks or self.ranks
+        first = rank // size * size
+        return range(first, min(first + size, self.ranks))
 
     @property
     def input_regions(self) -> int:
