@@ -365,6 +365,9 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
     """A bound on the operations of a built-in schedule, at most twice their number from 4 ranks on."""
     if ranks == 1:
         return 1
+    if algorithm == "nvls":
+        told, working = (1, 1) if collective in ROOTED else (ranks, ranks)
+        return ranks * told * 4 + working * channels * (2 * (chunks or 1) + 1)
     partners, hops, each = ranks, 1, 4 if algorithm == "two_shot" else 2
     if algorithm == "tree":
         up_and_down = 2 if collective == "all_reduce" else 1

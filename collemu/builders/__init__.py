@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from collemu.builders import direct, halving_doubling, one_shot, pairwise, ring, tree, two_shot
+from collemu.builders import direct, halving_doubling, nvls, one_shot, pairwise, ring, tree, two_shot
 from collemu.schedule import Schedule
 
 
@@ -22,11 +22,12 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "one_shot": one_shot.all_reduce,
         "two_shot": two_shot.all_reduce,
         "halving_doubling": halving_doubling.all_reduce,
+        "nvls": nvls.all_reduce,
     },
-    "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter},
-    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather},
-    "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast},
-    "reduce": {"ring": ring.reduce, "tree": tree.reduce},
+    "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter, "nvls": nvls.reduce_scatter},
+    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather, "nvls": nvls.all_gather},
+    "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast, "nvls": nvls.broadcast},
+    "reduce": {"ring": ring.reduce, "tree": tree.reduce, "nvls": nvls.reduce},
     "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall},
     "sendrecv": {"direct": direct.sendrecv},
 }

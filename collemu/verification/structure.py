@@ -32,13 +32,17 @@ def check_structure(schedule: Schedule) -> None:
     of = schedule.thread_of_op
     safe_dep = np.clip(dep, 0, max(len(ops) - 1, 0))
     checks = [
-        (kind > kinds.RECV_REDUCE_COPY_SEND, "is of a kind that moves no message between two ranks"),
+        (kind > kinds.MULTIMEM_STORE, "is of no kind that there is"),
         (SENDS[kind] & (threads["send_peer"][of] < 0), "sends, but its thread has no send peer"),
         (
             RECEIVES[kind] & (threads["recv_peer"][of] < 0),
             "receives, but its thread has no recv peer",
         ),
-        ((count < 1) & (kind != kinds.NOP), "moves no chunk; count is at least 1"),
+        (count < 0, "moves less than no chunk"),
+        (
+            (count < 1) & (kind != kinds.NOP) & (kind != kinds.SEND) & (kind != kinds.RECV),
+            "moves no chunk; count is at least 1, but for a plain send and recv, which may tell without sending anything",
+        ),
         ((dep < -1) | (dep >= len(ops)), "depends on an operation that does not exist"),
         ((dep >= 0) & (rank[of[safe_dep]] != rank[of]), "depends on an operation of another rank"),
         (
