@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from collemu_kernels import links
-from collemu_kernels.links import Stage
+from collemu_kernels import stage as tables
+from collemu_kernels.stage import Stage
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
+from collemu.in_switch import InSwitch
 from collemu.lower import Messages
 from collemu.wiring import Wiring, group_of, wiring_of
 
@@ -40,13 +41,37 @@ class Routes(NamedTuple):
     step_fs: Int64  # from the operation's start to the message's being offered
 
 
+class Shared(NamedTuple):
+    """How in-switch operations travel; arrays of an entry an operation."""
+
+    thread: Int32
+    adds: NDArray[np.bool_]
+    rank: Int32
+    first: Int32  # rank of the switch group
+    members: Int32
+    packets: Int64
+    last_bytes: Int64
+    lane: Int64  # of the first packet
+    step_fs: int
+
+    @property
+    def rows(self) -> Int64:
+        """Messages that each is to the fabric: a sum and its terms, or what is stored."""
+        return np.where(self.adds, self.members + 1, 1).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class FabricState:
-    """Stages and messages that `collemu_kernels.machine` works on."""
+    """Stages and messages that `collemu_kernels.machine` works on.
+
+    After the schedule's messages come those of its in-switch operations: of each first the sum, or what is stored, at
+    ``whole``, then the terms.
+    """
 
     domain: Stage
     network: Stage
     messages: Int64
+    whole: Int64
     line: Int64
     lines: Int64
     delivered: Int64
@@ -161,8 +186,41 @@ def network_rules(system: System, ranks: int) -> StageRules:
     )
 
 
+def shared_of(in_switch: InSwitch, thread: Int32, system: System, protocol: Protocol) -> Shared:
+    """Packets and lanes of in-switch operations; ``thread`` is that of every operation of the schedule."""
+    domain = system.domain
+    packets, last_bytes = packets_of(
+        in_switch.nbytes,
+        protocol,
+        domain.packet_payload_bytes,
+        domain.packet_header_bytes,
+        domain.packet_flit_bytes,
+        domain.packet_byte_enable_bytes,
+    )
+    return Shared(
+        thread=thread[in_switch.operation],
+        adds=in_switch.adds,
+        rank=in_switch.rank,
+        first=in_switch.first,
+        members=in_switch.members,
+        packets=packets,
+        last_bytes=last_bytes,
+        lane=in_switch.offset // domain.packet_payload_bytes % domain.links,
+        step_fs=protocol.step_latency_fs,
+    )
+
+
+NOTHING_SHARED = Shared(*(np.zeros(0, np.int64) for _ in range(8)), step_fs=0)  # pyright: ignore[reportArgumentType]
+
+
 def fresh_state(
-    ranks: int, domain: StageRules, network: StageRules, source: Int32, destination: Int32, routes: Routes
+    ranks: int,
+    domain: StageRules,
+    network: StageRules,
+    source: Int32,
+    destination: Int32,
+    routes: Routes,
+    shared: Shared = NOTHING_SHARED,
 ) -> FabricState:
     """Idle links, full credits, and messages that nobody has offered yet.
 
@@ -173,6 +231,8 @@ def fresh_state(
     source, destination : int32 arrays
         Chips of each message.
     routes : Routes
+    shared : Shared
+        In-switch operations, if there are any.
 
     Raises
     ------
@@ -181,43 +241,105 @@ def fresh_state(
     """
     groups = len(domain.wiring.widths), len(network.wiring.widths)
     queue = np.where(routes.network, ranks * groups[0] + source * groups[1], source * groups[0]) + routes.group
-    messages = np.zeros((len(source), links.MESSAGE_COLUMNS), np.int64)
-    messages[:, links.SOURCE], messages[:, links.DESTINATION] = source, destination
-    messages[:, links.PACKETS], messages[:, links.LAST_BYTES] = routes.packets, routes.last_bytes
-    messages[:, links.REMAINING] = routes.packets
-    messages[:, links.VISIBLE] = links.NEVER
-    messages[:, links.QUEUE], messages[:, links.NETWORK] = queue, routes.network
-    messages[:, links.STEP] = routes.step_fs
+    ordinary = np.zeros((len(source), tables.MESSAGE_COLUMNS), np.int64)
+    ordinary[:, tables.SOURCE], ordinary[:, tables.DESTINATION] = source, destination
+    ordinary[:, tables.PACKETS], ordinary[:, tables.LAST_BYTES] = routes.packets, routes.last_bytes
+    ordinary[:, tables.REMAINING] = routes.packets
+    ordinary[:, tables.VISIBLE] = tables.NEVER
+    ordinary[:, tables.QUEUE], ordinary[:, tables.NETWORK] = queue, routes.network
+    ordinary[:, tables.STEP] = routes.step_fs
     for rules, here in ((domain, ~routes.network), (network, routes.network)):
         if here.any():
             latencies = np.array(rules.wiring.latencies_fs, np.int64)
-            messages[here, links.PATH] = rules.wiring.hops * latencies[routes.group[here]]
+            ordinary[here, tables.PATH] = rules.wiring.hops * latencies[routes.group[here]]
+    whole = len(source) + np.cumsum(shared.rows) - shared.rows
+    messages = np.concatenate((ordinary, _shared_messages(domain, shared))) if len(whole) else ordinary
 
+    in_line = np.ones(len(messages), bool)
+    in_line[whole[shared.adds]] = False  # sums begin in the switch
+    queue = messages[in_line, tables.QUEUE]
     sends = np.bincount(queue, minlength=ranks * sum(groups))
-    lines = np.zeros((ranks * sum(groups), links.LINE_COLUMNS), np.int64)
-    lines[:, links.LINE] = np.cumsum(sends) - sends
+    lines = np.zeros((ranks * sum(groups), tables.LINE_COLUMNS), np.int64)
+    lines[:, tables.LINE] = np.cumsum(sends) - sends
 
     def busiest(rules: StageRules, first_line: int) -> int:
         """Rows of a lane's pool: what a port has on its way is never more than its credits, nor than its packets."""
         widths = np.array(rules.wiring.widths, np.int64)
         if not len(widths):
             return 0
-        here = (queue >= first_line) & (queue < first_line + ranks * len(widths))
-        shares = -(-routes.packets[here] // widths[routes.group[here]])
-        most = np.bincount(queue[here] - first_line, weights=shares, minlength=ranks * len(widths))
+        line = queue - first_line
+        here = (line >= 0) & (line < ranks * len(widths))
+        shares = -(-messages[in_line, tables.PACKETS][here] // widths[line[here] % len(widths)])
+        most = np.bincount(line[here], weights=shares, minlength=ranks * len(widths))
         return int(np.minimum(most.reshape(ranks, -1), rules.credits).sum(axis=0).max())
 
+    pool = busiest(domain, 0)
+    if len(whole):
+        pool += _parts_on_a_lane(domain, shared)
     return FabricState(
-        domain=_stage(domain, ranks, 0, busiest(domain, 0)),
+        domain=_stage(domain, ranks, 0, pool, *_shared_tables(shared, whole)),
         network=_stage(network, ranks, ranks * groups[0], busiest(network, ranks * groups[0])),
         messages=messages,
-        line=np.zeros(len(source), np.int64),
+        whole=whole,
+        line=np.zeros(len(messages), np.int64),
         lines=lines,
-        delivered=np.zeros(len(source), np.int64),
+        delivered=np.zeros(len(messages), np.int64),
     )
 
 
-def _stage(rules: StageRules, ranks: int, first_line: int, pool: int) -> Stage:
+def _shared_messages(domain: StageRules, shared: Shared) -> Int64:
+    """Rows of the table of messages for what in-switch operations send."""
+    rows = shared.rows
+    number = np.repeat(np.arange(len(rows)), rows)
+    place = np.arange(len(number)) - (np.cumsum(rows) - rows)[number]  # within the operation
+    adds = shared.adds[number]
+    terms = adds & (place > 0)
+    messages = np.zeros((len(number), tables.MESSAGE_COLUMNS), np.int64)
+    source = np.where(terms, shared.first[number] + place - 1, shared.rank[number])
+    messages[:, tables.SOURCE] = source
+    messages[:, tables.DESTINATION] = np.where(adds & ~terms, source, -1 - number)
+    messages[:, tables.PACKETS], messages[:, tables.LAST_BYTES] = shared.packets[number], shared.last_bytes[number]
+    messages[:, tables.REMAINING] = shared.packets[number] * np.where(adds, 1, shared.members[number])
+    messages[:, tables.FIRST_PACKET] = shared.lane[number]
+    messages[:, tables.QUEUE] = source  # a switched domain has one group of lanes
+    messages[:, tables.STEP] = shared.step_fs
+    messages[:, tables.PATH] = domain.wiring.hops * domain.wiring.latencies_fs[0]
+    messages[:, tables.SUCCESSOR], messages[:, tables.VISIBLE] = tables.NONE, tables.NEVER
+    return messages
+
+
+def _shared_tables(shared: Shared, whole: Int64) -> tuple[Int64, Int64]:
+    """What in-switch operations ask for, and their packets."""
+    table = np.zeros((len(whole), tables.SHARED_COLUMNS), np.int64)
+    table[:, tables.ADDS], table[:, tables.WHOLE] = shared.adds, whole
+    table[:, tables.FIRST_MEMBER], table[:, tables.MEMBERS] = shared.first, shared.members
+    table[:, tables.FIRST_PART] = np.cumsum(shared.packets) - shared.packets
+    if (total := int(shared.packets.sum())) > MAX_PAIRS:
+        raise ValueError(
+            f"{total} packets that switches add or copy; the most is {MAX_PAIRS}: use fidelity flow or smaller sizes"
+        )
+    parts = np.zeros((total, tables.PART_COLUMNS), np.int64)
+    parts[:, tables.LEFT] = np.repeat(shared.members, shared.packets)
+    parts[:, tables.OWNER] = np.repeat(whole, shared.packets)
+    return table, parts
+
+
+def _parts_on_a_lane(domain: StageRules, shared: Shared) -> int:
+    """Sums and copies that can be on a lane at once: a thread asks for one thing at a time; stores hold credits."""
+    share = -(-shared.packets // domain.wiring.widths[0])
+    sums = np.zeros(int(shared.thread.max()) + 1, np.int64)
+    np.maximum.at(sums, shared.thread[shared.adds], share[shared.adds])
+    stores, copies = np.zeros_like(sums), np.zeros(int(shared.rank.max()) + 1, np.int64)
+    np.maximum.at(stores, shared.thread[~shared.adds], share[~shared.adds])
+    rank_of = np.zeros(len(sums), np.int64)
+    rank_of[shared.thread] = shared.rank
+    np.add.at(copies, rank_of, stores)
+    return int(sums.sum() + np.minimum(copies, domain.credits).sum() * shared.members.max())
+
+
+def _stage(
+    rules: StageRules, ranks: int, first_line: int, pool: int, shared: Int64 | None = None, parts: Int64 | None = None
+) -> Stage:
     """An idle stage."""
     wiring = rules.wiring
     count = sum(wiring.widths)
@@ -234,20 +356,19 @@ def _stage(rules: StageRules, ranks: int, first_line: int, pool: int) -> Stage:
         )
     widths = np.array(wiring.widths, np.int64)
     group = np.repeat(np.arange(len(widths)), widths)
-    lanes = np.zeros((count, links.LANE_COLUMNS), np.int64)
-    lanes[:, links.GROUP] = group
-    lanes[:, links.FIRST_LANE] = (np.cumsum(widths) - widths)[group]
-    lanes[:, links.LANES] = widths[group]
-    lanes[:, links.LATENCY] = np.array(wiring.latencies_fs, np.int64)[group]
+    lanes = np.zeros((count, tables.LANE_COLUMNS), np.int64)
+    lanes[:, tables.GROUP] = group
+    lanes[:, tables.FIRST_LANE] = (np.cumsum(widths) - widths)[group]
+    lanes[:, tables.LANES] = widths[group]
+    lanes[:, tables.LATENCY] = np.array(wiring.latencies_fs, np.int64)[group]
 
-    ports = np.zeros((count, ranks, links.PORT_COLUMNS), np.int64)
-    ports[..., links.CREDITS], ports[..., links.RETURNING] = rules.credits, links.NONE
-    outputs = np.zeros((count, ranks, links.OUTPUT_COLUMNS), np.int64)
+    ports = np.zeros((count, ranks, tables.PORT_COLUMNS), np.int64)
+    ports[..., tables.CREDITS], ports[..., tables.RETURNING] = rules.credits, tables.NONE
+    outputs = np.zeros((count, ranks, tables.OUTPUT_COLUMNS), np.int64)
     if reach:
-        outputs[..., links.POINTER] = (np.arange(ranks) % reach + 1) % reach
-    trains = np.zeros((count, pool + 1, links.TRAIN_COLUMNS), np.int64)
-    trains[..., links.NEXT] = np.arange(1, pool + 2)
-    trains[:, pool, links.NEXT] = 0
+        outputs[..., tables.POINTER] = (np.arange(ranks) % reach + 1) % reach
+    trains = np.empty((count, pool + 1, tables.TRAIN_COLUMNS), np.int64)
+    trains[:, pool, tables.NEXT], trains[:, pool, tables.UNUSED] = tables.NONE, 0
     shortest = min(wiring.latencies_fs, default=0) + int(rules.serialisation[rules.header])
     return Stage(
         direct=wiring.direct,
@@ -258,18 +379,20 @@ def _stage(rules: StageRules, ranks: int, first_line: int, pool: int) -> Stage:
         credits=rules.credits,
         header=rules.header,
         full=rules.full,
-        crossing=shortest if count else int(links.NEVER),
+        crossing=shortest if count else int(tables.NEVER),
         serialisation=rules.serialisation,
         lanes=lanes,
         ports=ports,
-        port_traffic=np.zeros((count, ranks, links.TRAFFIC_COLUMNS), np.int64),
+        port_traffic=np.zeros((count, ranks, tables.TRAFFIC_COLUMNS), np.int64),
         outputs=outputs,
-        output_traffic=np.zeros((count, ranks, links.TRAFFIC_COLUMNS), np.int64),
+        output_traffic=np.zeros((count, ranks, tables.TRAFFIC_COLUMNS), np.int64),
         expected=np.zeros((count, 2, ranks, reach), np.int64),
         ready=np.zeros((count, ranks, (reach + 63) // 64), np.uint64),
-        queues=np.full((count, ranks * reach, 2), links.NONE, np.int64),
+        queues=np.full((count, ranks * reach, 2), tables.NONE, np.int64),
         trains=trains,
         active=np.zeros((count, 2, ranks), np.int64),
         active_counts=np.zeros((count, 2), np.int64),
-        lane_next=np.full((count, 2), links.NEVER, np.int64),
+        lane_next=np.full((count, 2), tables.NEVER, np.int64),
+        shared=np.zeros((0, tables.SHARED_COLUMNS), np.int64) if shared is None else shared,
+        parts=np.zeros((0, tables.PART_COLUMNS), np.int64) if parts is None else parts,
     )

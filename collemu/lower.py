@@ -118,9 +118,6 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
         If sends and receives do not match in number or in size, as `match_messages` says.
     """
     ops = schedule.ops
-    if np.any(ops["kind"] >= kinds.MULTIMEM_REDUCE):
-        op = int(np.flatnonzero(ops["kind"] >= kinds.MULTIMEM_REDUCE)[0])
-        raise ScheduleError(f"{schedule.describe(op)}: the switch stage of this version does not reduce or multicast")
     widest = max(schedule.input_regions, schedule.output_regions, 1)
     if count * widest * schedule.ranks * item_bytes > MAX_BYTES:
         raise ValueError(

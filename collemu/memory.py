@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from collemu.collectives import REDUCTIONS
 from collemu.dtypes import INTEGER, Dtype, find_dtype, to_storage, to_values
+from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
 from collemu.number_formats import ELEMENT_FORMATS
 from collemu.recipe import ACCUMULATE, Recipe
@@ -48,6 +49,9 @@ def no_data() -> DataPlane:
         piece_image=_NO_INT64,
         piece_source_cell=_NO_INT32,
         piece_target_cell=_NO_INT32,
+        place_first=_NO_INT64,
+        places=_NO_INT64,
+        place_rank=_NO_INT32,
         memory=_NO_BYTES,
         slot=_NO_INT64,
         wire_bytes=_NO_BYTES,
@@ -186,7 +190,9 @@ class Memory:
         return held / held.dtype.type(ranks)
 
 
-def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None = None, slots: int = 1) -> Memory:
+def build_memory(
+    lowered: Lowered, payload: Payload, ranks: Sequence[int] | None = None, slots: int = 1, seed: int = 0
+) -> Memory:
     """Empty buffers for all ranks, or for those given (a real process holds one), and the data plane over them.
 
     Parameters
@@ -195,6 +201,8 @@ def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None
         Whose buffers to hold. FIFO slots are made for the messages that they send or receive.
     slots : int
         FIFO slots of a connection.
+    seed : int
+        Decides in which order switches add; 0: in that of ranks.
     """
     schedule = lowered.schedule
     held = payload.held
@@ -221,6 +229,10 @@ def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None
     in_place = held.kind == INTEGER or held.name in ("float32", "float64")
     works = payload.quantised or payload.recipe.accumulate != "float32" or not in_place
     slot, slot_bytes = _slot_places(lowered, present, slots)
+    in_switch = in_switch_of(lowered)
+    place_first, places, place_rank = _switch_places(lowered, in_switch, offsets, held.item_bytes, seed)
+    # The machine counts the beginnings of in-switch operations behind all others; they move nothing.
+    beginnings = np.full(len(in_switch), kinds.NOP, np.uint8)
     plane = DataPlane(
         moving=True,
         quantised=payload.quantised,
@@ -230,7 +242,7 @@ def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None
         item_bytes=held.item_bytes,
         operator=OPERATORS[payload.operator],
         accumulate=ACCUMULATE[payload.recipe.accumulate],
-        kind=np.ascontiguousarray(ops["kind"]),
+        kind=np.concatenate((ops["kind"], beginnings)),
         publish=np.ascontiguousarray(ops["publish"]),
         piece_first=pieces.first,
         piece_elements=pieces.elements,
@@ -239,6 +251,9 @@ def build_memory(lowered: Lowered, payload: Payload, ranks: Sequence[int] | None
         piece_image=pieces.image,
         piece_source_cell=source_cell,
         piece_target_cell=target_cell,
+        place_first=place_first,
+        places=places,
+        place_rank=place_rank,
         memory=np.zeros(memory_bytes, np.uint8),
         slot=slot,
         wire_bytes=np.empty(slot_bytes, np.uint8),
@@ -280,6 +295,41 @@ def _buffer_offsets(
     offsets = np.stack([input_at, output_at, zero + shared], axis=1) + here[:, None]
     offsets[here < 0] = -1
     return offsets, len(ranks) * per_rank
+
+
+def _switch_places(
+    lowered: Lowered, in_switch: InSwitch, offsets: NDArray[np.int64], item_bytes: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Where switches read or write for each piece, member after member, and whose memory it is.
+
+    What they read is in the order in which they add, which nobody knows: that of ranks, or, with a seed, any, drawn for
+    each operation. Offsets are those of each rank's buffers, in an array of all or in its own.
+    """
+    if not len(in_switch):
+        return _NO_INT64, _NO_INT64, _NO_INT32
+    pieces, ops = lowered.pieces, lowered.schedule.ops
+    most = int(in_switch.members.max())
+    within = np.arange(most)
+    order = np.tile(within, (len(in_switch), 1))
+    if seed:
+        keys = np.random.default_rng(seed).random(order.shape)
+        keys[within >= in_switch.members[:, None]] = 1
+        order = np.where(in_switch.adds[:, None], np.argsort(keys, axis=1), order)
+    number = np.full(len(ops), -1)
+    number[in_switch.operation] = np.arange(len(in_switch))
+    piece = np.flatnonzero(number[pieces.operation] >= 0)
+    of = number[pieces.operation[piece]]
+    members = in_switch.members[of].astype(np.int64)
+    place_first = np.zeros(len(pieces.operation) + 1, np.int64)
+    place_first[piece + 1] = members
+    here = within < members[:, None]
+    rank = (in_switch.first[of][:, None] + order[of])[here].astype(np.int32)
+    adds = in_switch.adds[of]
+    operation = pieces.operation[piece]
+    buffer = np.where(adds, ops["src_buffer"][operation], ops["dst_buffer"][operation])
+    element = np.where(adds, pieces.source[piece], pieces.target[piece])
+    each = np.repeat(np.arange(len(piece)), members)
+    return np.cumsum(place_first), offsets[rank, buffer[each]] + element[each] * item_bytes, rank
 
 
 def _image_places(

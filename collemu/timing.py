@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collemu_kernels import kinds, links, machine
+from collemu_kernels import kinds, machine
+from collemu_kernels import stage as tables
 from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
-from collemu.fabric import FabricState, domain_rules, fresh_state, network_rules, routes_of
+from collemu.fabric import NOTHING_SHARED, FabricState, domain_rules, fresh_state, network_rules, routes_of, shared_of
+from collemu.in_switch import in_switch_of
 from collemu.lower import NONE, Lowered
 from collemu.schedule import KIND_NAMES, Schedule, ScheduleError
 
@@ -76,7 +78,46 @@ def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
     work = np.where(REDUCES[kind], duration(endpoint.reduce_fs_per_byte), duration(endpoint.copy_fs_per_byte))
     if protocol.writes_destination:
         work[kind == kinds.RECV] = 0
+    work[kind == kinds.MULTIMEM_REDUCE] = 0  # the switch adds
     return work
+
+
+def following_of(thread: Int32) -> Int32:
+    """The next operation of the thread of each, or -1."""
+    following = np.arange(1, len(thread) + 1, dtype=np.int32)
+    following[:-1][thread[1:] != thread[:-1]] = NONE
+    following[-1:] = NONE
+    return following
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Which operation follows which, and how many conditions each waits for.
+
+    An in-switch operation is two: its beginning, which comes after all operations of the schedule, and its end, which
+    waits for its packets, and keeps its place.
+    """
+
+    following: Int32
+    dep: Int32
+    waits: Int64
+
+    def begun_apart(self, operation: Int32, arrivals: Int64) -> "Waits":
+        """Split operations, the ends of which wait for so many arrivals."""
+        if not len(operation):
+            return self
+        begin = np.arange(len(self.dep), len(self.dep) + len(operation), dtype=np.int32)
+        place = np.arange(len(self.dep), dtype=np.int32)
+        place[operation] = begin
+        following = np.where(self.following == NONE, np.int32(NONE), place[self.following])
+        dep, waits = self.dep.copy(), self.waits.copy()
+        dep[operation] = NONE
+        waits[operation] = 1 + arrivals
+        return Waits(
+            np.concatenate((following, operation)),
+            np.concatenate((dep, self.dep[operation])),
+            np.concatenate((waits, self.waits[operation])),
+        )
 
 
 def dependents_of(dep: Int32) -> tuple[Int32, Int32]:
@@ -121,6 +162,9 @@ def program_of(
     sender: Int32,
     receiver: Int32,
     successor: Int32,
+    in_switch: Int32 | None = None,
+    whole: Int64 | None = None,
+    answer_fs: int = 0,
 ) -> Program:
     """What waits for what; also writes the ends of the messages into the fabric's table.
 
@@ -133,31 +177,38 @@ def program_of(
         femtoseconds at the endpoint.
     sender, receiver, successor : arrays, one entry a message
         Operations at its two ends; the message that takes over its FIFO slot (-1: none).
+    in_switch, whole : arrays, one entry an in-switch operation
+        Which operation it is, and its first row in ``messages``.
+    answer_fs : int
+        How much later than its packets an in-switch operation ends.
     """
-    messages[:, links.SENDER], messages[:, links.RECEIVER] = sender, receiver
-    messages[:, links.SUCCESSOR] = successor
+    in_switch = np.zeros(0, np.int32) if in_switch is None else in_switch
+    whole = np.zeros(0, np.int64) if whole is None else whole
+    messages[: len(sender), tables.SENDER], messages[: len(sender), tables.RECEIVER] = sender, receiver
+    messages[: len(sender), tables.SUCCESSOR] = successor
+    rows = np.diff(np.append(whole, len(messages)))
+    messages[len(sender) :, tables.SENDER] = np.repeat(len(thread) + np.arange(len(whole)), rows)
+    messages[len(sender) :, tables.RECEIVER] = np.repeat(in_switch, rows)
 
-    count = len(thread)
-    following = np.arange(1, count + 1)
-    last_of_thread = np.ones(count, bool)
-    last_of_thread[:-1] = thread[1:] != thread[:-1]
-    following[last_of_thread] = NONE
-
-    first_dependent, dependents = dependents_of(dep)
-    operations = np.zeros((count + 1, machine.OPERATION_COLUMNS), np.int64)
+    following = following_of(thread)
+    waits = Waits(following, dep, waits_of(thread, dep, received, sender, successor))
+    waits = waits.begun_apart(in_switch, np.ones(len(in_switch), np.int64))
+    first_dependent, dependents = dependents_of(waits.dep)
+    operations = np.zeros((len(waits.dep) + 1, machine.OPERATION_COLUMNS), np.int64)
     table = operations[:-1]
-    table[:, machine.FOLLOWING], table[:, machine.RECEIVED], table[:, machine.SENT] = (
-        following,
-        received,
-        sent,
-    )
-    table[:, machine.WORK] = work
-    table[:, machine.START] = table[:, machine.FINISH] = links.NEVER
+    table[:, machine.RECEIVED] = table[:, machine.SENT] = NONE
+    table[:, machine.FOLLOWING] = waits.following
+    table[: len(thread), machine.RECEIVED], table[: len(thread), machine.SENT] = received, sent
+    table[len(thread) :, machine.SENT] = whole + (rows > 1)  # the first term, or what is stored
+    table[: len(thread), machine.WORK] = work
+    table[len(thread) :, machine.WORK] = work[in_switch]
+    table[in_switch, machine.WORK] = answer_fs
+    table[:, machine.START] = table[:, machine.FINISH] = tables.NEVER
     operations[:, machine.DEPENDENTS] = first_dependent
-    table[:, machine.WAITS] = waits_of(thread, dep, received, sender, successor)
+    table[:, machine.WAITS] = waits.waits
 
     # Pending at once: the end of an operation a thread; an arrival or a free slot a message.
-    pending = int(last_of_thread.sum()) + 2 * len(sender) + 1
+    pending = int(np.count_nonzero(following == NONE)) + 2 * len(messages) + 1
     return Program(
         endpoint=endpoint,
         operations=operations,
@@ -202,7 +253,9 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
     ranks = schedule.ranks
     routes = routes_of(messages, system, protocol)
     rules = domain_rules(system, ranks), network_rules(system, ranks)
-    state = fresh_state(ranks, *rules, messages.source, messages.destination, routes)
+    in_switch = in_switch_of(lowered)
+    shared = shared_of(in_switch, schedule.thread_of_op, system, protocol) if len(in_switch) else NOTHING_SHARED
+    state = fresh_state(ranks, *rules, messages.source, messages.destination, routes, shared)
     endpoint = machine.Endpoint(launch=system.endpoint.launch_fs, step=protocol.step_latency_fs, limit=CLOCK_LIMIT_FS)
     program = program_of(
         endpoint,
@@ -215,16 +268,26 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
         sender=messages.sender,
         receiver=messages.receiver,
         successor=messages.slot_successor(system.endpoint.fifo_slots),
+        in_switch=in_switch.operation,
+        whole=state.whole,
+        answer_fs=answer_of(system),
     )
     status = run_program(program, state, data)
     if status == machine.DEADLOCK:
-        never = program.operations[:-1, machine.FINISH] == links.NEVER
+        never = program.operations[: len(schedule.ops), machine.FINISH] == tables.NEVER
         raise deadlock(schedule, never, system.endpoint.fifo_slots)
     if status == machine.TOO_LONG:
         raise ValueError(TOO_LONG)
     if status == machine.BAD_VALUE:
         raise ValueError(BAD_VALUE_TEXT)
-    return timing_of(program, state)
+    return timing_of(program, state, in_switch.operation)
+
+
+def answer_of(system: System) -> int:
+    """Femtoseconds of a header on an empty path through the switch: a sum was asked for, a store is acknowledged."""
+    domain = system.domain
+    header = -(-domain.packet_header_bytes * domain.link_fs_per_byte.numerator // domain.link_fs_per_byte.denominator)
+    return 2 * (domain.hop_latency_fs + header)
 
 
 def deadlock(schedule: Schedule, never: NDArray[np.bool_], slots: int) -> ScheduleError:
@@ -238,9 +301,13 @@ def deadlock(schedule: Schedule, never: NDArray[np.bool_], slots: int) -> Schedu
     )
 
 
-def timing_of(program: Program, state: FabricState) -> Timing:
-    """Read the results of a finished run."""
-    finish = program.operations[:-1, machine.FINISH]
+def timing_of(program: Program, state: FabricState, in_switch: Int32 | None = None) -> Timing:
+    """Read the results of a finished run; ``in_switch`` are the operations whose beginnings stand apart."""
+    in_switch = np.zeros(0, np.int32) if in_switch is None else in_switch
+    count = len(program.operations) - 1 - len(in_switch)
+    messages = len(state.messages) if not len(in_switch) else int(state.whole[0])
+    start, finish = (program.operations[:count, column] for column in (machine.START, machine.FINISH))
+    start[in_switch] = program.operations[count:-1, machine.START]
     up, down = (
         np.concatenate((near, far)).transpose(1, 0, 2)
         for near, far in (
@@ -250,15 +317,15 @@ def timing_of(program: Program, state: FabricState) -> Timing:
     )
     return Timing(
         time=int(finish.max(initial=program.endpoint.launch)),
-        start=program.operations[:-1, machine.START],
+        start=start,
         finish=finish,
-        ready=state.messages[:, links.READY],
-        visible=state.messages[:, links.VISIBLE],
-        up_bytes=up[..., links.BYTES],
-        up_busy=up[..., links.BUSY],
-        down_bytes=down[..., links.BYTES],
-        down_busy=down[..., links.BUSY],
-        up_stalled=up[..., links.WAITED],
-        down_queued=down[..., links.WAITED],
-        down_packets=down[..., links.SENT],
+        ready=state.messages[:messages, tables.READY],
+        visible=state.messages[:messages, tables.VISIBLE],
+        up_bytes=up[..., tables.BYTES],
+        up_busy=up[..., tables.BUSY],
+        down_bytes=down[..., tables.BYTES],
+        down_busy=down[..., tables.BUSY],
+        up_stalled=up[..., tables.WAITED],
+        down_queued=down[..., tables.WAITED],
+        down_packets=down[..., tables.SENT],
     )

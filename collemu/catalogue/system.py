@@ -72,6 +72,7 @@ class Domain:
     packet_flit_bytes: int
     packet_byte_enable_bytes: int
     in_switch_reduction: bool
+    in_switch_float8: bool
     planes: int = 0
     links_per_plane: int | tuple[int, ...] = 1
     links_per_peer: int = 0
@@ -384,6 +385,8 @@ def contradictions(quantities: Mapping[str, Quantity], topology: str) -> list[st
     )
     if isinstance(chips, int) and isinstance(domains, int) and isinstance(most, int) and 1 < domains * chips > most:
         faults += [f"scaleout.domains: {domains} of {chips} chips exceed cluster_max_chips {most}"] * (domains > 1)
+    if values.get("domain.in_switch_reduction") is True and topology != "switched":
+        faults.append(f"domain.in_switch_reduction: switches of topology {topology} cannot; set it to false")
     return faults + _wiring_faults(values, topology)
 
 

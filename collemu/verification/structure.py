@@ -41,7 +41,7 @@ def check_structure(schedule: Schedule) -> None:
         (count < 0, "moves less than no chunk"),
         (
             (count < 1) & (kind != kinds.NOP) & (kind != kinds.SEND) & (kind != kinds.RECV),
-            "moves no chunk; count is at least 1, but for a plain send and recv, which may tell without sending anything",
+            "moves no chunk; count is at least 1, but for a send and recv that only tell",
         ),
         ((dep < -1) | (dep >= len(ops)), "depends on an operation that does not exist"),
         ((dep >= 0) & (rank[of[safe_dep]] != rank[of]), "depends on an operation of another rank"),

@@ -44,6 +44,12 @@ def clear_bit(mask, row, bit):
 
 
 @jit_lean
+def has_bit(mask, row, bit):
+    """Whether a bit of a row is set."""
+    return mask[row, bit >> 6] & (np.uint64(1) << np.uint64(bit & 63)) != np.uint64(0)
+
+
+@jit_lean
 def next_bit(mask, row, start):
     """First set bit of a row at or after ``start``, cyclically; NONE if the row is empty."""
     words = mask.shape[1]

@@ -16,6 +16,8 @@ from collemu_kernels.images import copy_bytes, decode_image, encode_image, image
 from collemu_kernels.kinds import (
     COPY,
     KEEP,
+    MULTIMEM_REDUCE,
+    MULTIMEM_STORE,
     NOP,
     PUBLISH_FINAL,
     RECV,
@@ -27,6 +29,7 @@ from collemu_kernels.kinds import (
     REDUCE,
     SEND,
 )
+from collemu_kernels.switch_memory import carry_out
 
 
 class DataPlane(NamedTuple):
@@ -49,6 +52,9 @@ class DataPlane(NamedTuple):
     piece_image: NDArray[np.int64]  # in the message
     piece_source_cell: NDArray[np.int32]  # chunk that can remember an image, or -1
     piece_target_cell: NDArray[np.int32]
+    place_first: NDArray[np.int64]  # [piece + 1] where its places begin; empty if no switch does anything
+    places: NDArray[np.int64]  # in memory: what a switch adds, in that order, or writes
+    place_rank: NDArray[np.int32]  # whose memory it is
     memory: NDArray[np.uint8]
     slot: NDArray[np.int64]  # [message] where it lies in `wire_bytes`
     wire_bytes: NDArray[np.uint8]  # FIFO slots of all connections
@@ -65,6 +71,8 @@ def move(data, operation, received, sent):
     status = 0
     if data.kind[operation] == NOP:
         return status
+    if data.kind[operation] >= MULTIMEM_REDUCE:
+        return carry_out(data, data.kind[operation] == MULTIMEM_STORE, operation)
     for piece in range(data.piece_first[operation], data.piece_first[operation + 1]):
         if data.quantised:
             status |= move_quantised(data, operation, piece, received, sent)

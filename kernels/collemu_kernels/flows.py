@@ -82,6 +82,9 @@ class Messages(NamedTuple):
     due: Int64  # when it asks for that port
     ready: Int64
     visible: Int64
+    first_after: Int32  # in `after`; one entry more, or none if nothing follows any message
+    after: Int32  # messages that ask for their first port once a switch has added, or copied, what led to them
+    parents: Int32  # how many of these are still on their way, of those that are led to
 
 
 class Ports(NamedTuple):
@@ -212,13 +215,40 @@ def learn(start, waits, able, ables, operation, time):
 
 
 @jit_lean
+def enter(page, later, counts, message, time, shift):
+    """Enter a request in the calendar."""
+    day = (time >> shift) & (DAYS - 1)
+    later[message] = page[day]
+    page[day] = message
+    counts[PENDING] += 1
+
+
+@jit_lean
+def leads_on(messages, message):
+    """Whether what comes of a message at a switch is for other messages."""
+    return messages.first_after[message] < messages.first_after[message + 1]
+
+
+@jit_lean
+def lead_on(messages, page, later, counts, message, time, shift):
+    """Let messages that follow ask for their ports, once the last of those that lead to them is there."""
+    for k in range(messages.first_after[message], messages.first_after[message + 1]):
+        following = messages.after[k]
+        messages.due[following] = max(messages.due[following], time)
+        messages.parents[following] -= 1
+        if messages.parents[following] == 0:
+            enter(page, later, counts, following, messages.due[following], shift)
+
+
+@jit_lean
 def advance(operations, messages, ports, calendar, counts, shift, one):
     """Time operations until none is left, or, with ``one``, until the next is timed; returns a status, or `ONE`.
 
     One long loop over arrays in local names: calls that pass so many arrays would cost more than what they do.
     """
     _, following, received, sent, work, first_dependent, dependents, waits, start, finish, able = operations
-    _, kind, classes, receiver, frees, first_port, route, place, due, ready, visible = messages
+    _, kind, classes, receiver, frees, first_port, route, place, due, ready, visible, _, after, _ = messages
+    in_switch = len(after) > 0
     private, free = ports
     page, later, today, other = calendar
     ables = counts[ABLE]
@@ -240,7 +270,10 @@ def advance(operations, messages, ports, calendar, counts, shift, one):
                 visible[message] = end + classes[kind[message], EMPTY_PATH]
             finish[operation] = end
             if following[operation] != NONE:
-                ables = learn(start, waits, able, ables, np.int64(following[operation]), end)
+                known = end
+                if in_switch and message != NONE and leads_on(messages, message):
+                    known = visible[message]
+                ables = learn(start, waits, able, ables, np.int64(following[operation]), known)
             for k in range(first_dependent[operation], first_dependent[operation + 1]):
                 ables = learn(start, waits, able, ables, np.int64(dependents[k]), end)
             arrived = np.int64(received[operation])
@@ -259,6 +292,9 @@ def advance(operations, messages, ports, calendar, counts, shift, one):
             status = DONE if finished == len(start) else DEADLOCK
         if message == NONE:
             continue
+        if in_switch and first_port[message] == first_port[message + 1]:  # asks for its terms alone
+            lead_on(messages, page, later, counts, message, due[message], shift)
+            continue
         where = np.int64(place[message])
         beyond = np.int64(first_port[message + 1])
         of_kind = kind[message]
@@ -266,21 +302,20 @@ def advance(operations, messages, ports, calendar, counts, shift, one):
         while where < beyond:
             port = np.int64(route[where])
             if not (asked or private[port]):
-                day = (time >> shift) & (DAYS - 1)
-                later[message] = page[day]
-                page[day] = message
-                counts[PENDING] += 1
+                enter(page, later, counts, message, time, shift)
                 break
             asked = False
             begun = max(time, free[port])
             free[port] = begun + classes[of_kind, OCCUPIES]
             where += 1
-            if where == beyond:
+            if where < beyond:
+                time = begun + classes[of_kind, CROSSING]
+            elif in_switch and leads_on(messages, message):
+                lead_on(messages, page, later, counts, message, begun + classes[of_kind, CROSSING], shift)
+            else:
                 arrival = begun + classes[of_kind, LAST] + classes[of_kind, LATENCY]
                 visible[message] = max(visible[message], arrival)
                 ables = learn(start, waits, able, ables, np.int64(receiver[message]), visible[message])
-            else:
-                time = begun + classes[of_kind, CROSSING]
         due[message] = time
         place[message] = where
     counts[ABLE] = ables

@@ -2,294 +2,63 @@
 
 Nothing here is a global event queue. A lane's time advances in windows no longer than the shortest crossing of a link,
 so that whatever a port or an output does inside a window can be noticed elsewhere only in a later one. Inside a window
-every port and every output runs its own tight loop, in any order. Equal packets that follow each other without a gap
-are one *train*: one entry for up to a window's worth of packets.
-
-A *lane* is one link of every chip: to a switch, and from that switch to every chip, or straight to one other chip.
-Lanes that serve the same destinations are a *group*, over which a message's packets are sprayed. Lanes that are built
-alike are a *stage*: the domain, and the network that joins domains.
-
-Lanes share nothing but the messages: every table of links has a slice a lane, and the functions here work on one slice,
-which stays in the cache meanwhile. In it, port and output are numbered as their chips; an output is reached by the
-``reach`` chips of its domain, and the queue from chip s to output o is o * reach + s % reach. Tables are int64 with a
-row a port, output, train, message or line, a cache line or two each; the constants below name their columns. Times are
-femtoseconds.
+every port and every output runs its own tight loop, in any order.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit_lean
-from collemu_kernels.bits import clear_bit, next_bit, only_bit, set_bit
-
-NEVER = np.int64(np.iinfo(np.int64).max)
-NONE = -1
-
-Table = NDArray[np.int64]
-
-
-class Stage(NamedTuple):
-    """Lanes that are built alike, and the state of their links."""
-
-    direct: bool  # links lead from chip to chip, without a switch
-    hops: int  # links of a path: 1, or 2 with a switch between them
-    groups: int
-    first_line: int  # that of chip 0 and group 0; a chip's lines follow each other
-    reach: int  # chips that share a switch
-    credits: int  # packets of a chip on a lane
-    header: int  # bytes of a packet without payload
-    full: int  # bytes of a full packet with its header
-    crossing: int  # the shortest time from a packet's start to its arrival, or that of a credit
-    serialisation: Table  # [bytes] time of a packet on a link, up to a full one
-    lanes: Table
-    ports: Table  # [lane, chip]
-    port_traffic: Table
-    outputs: Table  # [lane, chip]
-    output_traffic: Table
-    expected: Table  # [lane, layer, output, place]
-    ready: NDArray[np.uint64]  # [lane, output] inputs whose oldest packet is there, a bit each
-    queues: Table  # [lane, queue]
-    trains: Table  # [lane, place in the pool]
-    active: Table  # [lane, ports or outputs, place]
-    active_counts: Table
-    lane_next: Table  # [lane, ports or outputs] when the first of them may have something to do
-
-
-# Columns of `messages`.
-SOURCE = 0
-DESTINATION = 1
-PACKETS = 2  # at least one
-LAST_BYTES = 3  # bytes of the last packet on a link, header included
-READY = 4  # offered to the fabric at
-FIRST_PACKET = 5  # which lane of its group takes its first packet
-REMAINING = 6  # packets that have not left the switch
-ARRIVAL = 7  # arrival of the latest packet so far
-SENDER = 8  # operation
-RECEIVER = 9  # operation
-SUCCESSOR = 10  # the message that takes over its FIFO slot, or NONE
-VISIBLE = 11  # may be received at; NEVER before
-QUEUE = 12  # its line
-NETWORK = 13  # 1: travels on the network, not in a domain
-PATH = 14  # latency of all links of its path
-STEP = 15  # from its operation's start to its being offered
-MESSAGE_COLUMNS = 16
-
-# Columns of `lines`, one a chip and group. Messages stand in `line` from LINE on, in the order in which they are sent.
-LINE = 0
-LENGTH = 1  # messages in line so far
-NUMBERED = 2  # of these, those whose packets have numbers
-COUNTER = 3  # which lane takes the next packet
-LINE_COLUMNS = 4
-
-# Columns of `lanes`.
-GROUP = 0
-FIRST_LANE = 1  # of its group
-LANES = 2  # of its group
-LATENCY = 3  # of one link
-LANE_COLUMNS = 4
-
-# Columns of `ports`, the chip side of the links.
-FREE = 0  # the link is free at
-CREDITS = 1  # at hand
-RETURNING = 2  # first of the trains of credits on their way back, or NONE
-PLACE = 3  # position in the line
-PACKET = 4  # next packet of that message for this lane
-STARVED = 5  # 1: waits for a credit; one that is sent meanwhile may be back sooner than those that are known
-LISTED = 6  # 1: is in the list of active ports
-PORT_COLUMNS = 8
-
-# Columns of `outputs`, the switch side; FREE and LISTED as above.
-POINTER = 1  # round robin looks here first
-EXPECTED = 2  # inputs whose oldest packet is still on its way, a heap of them in `expected`
-OUTPUT_COLUMNS = 8
-
-# Layers of `expected`, one row an output.
-WHEN = 0
-WHICH = 1
-
-# Columns of `traffic`, one row a link.
-BYTES = 0
-BUSY = 1
-WAITED = 2  # ports: for credits; outputs: packets there, for others' turns, all together
-SENT = 3  # packets
-TRAFFIC_COLUMNS = 4
-
-# Columns of `queues`: first and last train, or NONE.
-HEAD = 0
-TAIL = 1
-
-# Columns of `trains`: packets that follow each other without a gap, or credits that come back at a steady pace.
-FIRST = 0  # arrival of the first
-COUNT = 1
-SIZE = 2  # packets: bytes of each, header included; its serialisation is the spacing
-SPACING = 2  # credits: femtoseconds between them
-MESSAGE = 3
-NEXT = 4  # in a queue, a list of credits, or the free list, whose head is in the pool's last row
-TRAIN_COLUMNS = 5
-
-# Rows of `active`, the ports and the outputs that have something to do, and of `counts`, how many.
-PORTS = 0
-OUTPUTS = 1
-
-
-@jit_lean
-def take_train(trains):
-    """A row of the pool. It never runs dry: packets and credits of a port are never more than its credits."""
-    pool = trains.shape[0] - 1
-    train = trains[pool, NEXT]
-    trains[pool, NEXT] = trains[train, NEXT]
-    return train
-
-
-@jit_lean
-def give_train(trains, train):
-    """Put a row back into the pool."""
-    pool = trains.shape[0] - 1
-    trains[train, NEXT] = trains[pool, NEXT]
-    trains[pool, NEXT] = train
-
-
-@jit_lean
-def return_credits(ports, trains, port, credit, first, count, spacing):
-    """Put credits on their way back to a port, as a train of their own (row ``credit``) or longer than the last one."""
-    last = ports[port, RETURNING]
-    if last != NONE:
-        pace = first - trains[last, FIRST] if trains[last, COUNT] == 1 else trains[last, SPACING]
-        steady = count == 1 or spacing == pace
-        if steady and pace > 0 and trains[last, FIRST] + trains[last, COUNT] * pace == first:
-            trains[last, SPACING] = pace
-            trains[last, COUNT] += count
-            give_train(trains, credit)
-            return
-    trains[credit, FIRST] = first
-    trains[credit, COUNT] = count
-    trains[credit, SPACING] = spacing
-    trains[credit, NEXT] = last
-    ports[port, RETURNING] = credit
-
-
-@jit_lean
-def collect_credits(ports, trains, port, now):
-    """Move the credits that are back by ``now`` to those at hand; return when the next one comes (NEVER if unknown)."""
-    earliest = NEVER
-    previous = NONE
-    train = ports[port, RETURNING]
-    while train != NONE:
-        following = trains[train, NEXT]
-        first = trains[train, FIRST]
-        count = trains[train, COUNT]
-        if first <= now:
-            back = count
-            if count > 1:
-                spacing = trains[train, SPACING]
-                back = min((now - first) // spacing + 1, count)
-                first += back * spacing
-                trains[train, FIRST] = first
-            ports[port, CREDITS] += back
-            count -= back
-            trains[train, COUNT] = count
-        if count == 0:
-            if previous == NONE:
-                ports[port, RETURNING] = following
-            else:
-                trains[previous, NEXT] = following
-            give_train(trains, train)
-        else:
-            earliest = min(earliest, first)
-            previous = train
-        train = following
-    return earliest
-
-
-@jit_lean
-def expect(outputs, expected, output, arrival, source):
-    """Note when the oldest packet of an input will be there."""
-    hole = outputs[output, EXPECTED]
-    outputs[output, EXPECTED] = hole + 1
-    while hole > 0:
-        parent = (hole - 1) >> 1
-        if expected[WHEN, output, parent] <= arrival:
-            break
-        expected[WHEN, output, hole] = expected[WHEN, output, parent]
-        expected[WHICH, output, hole] = expected[WHICH, output, parent]
-        hole = parent
-    expected[WHEN, output, hole] = arrival
-    expected[WHICH, output, hole] = source
-
-
-@jit_lean
-def admit_arrivals(outputs, expected, ready, output, now):
-    """Bring the inputs whose oldest packet is there by ``now`` into the ready mask; return when the next one is."""
-    size = outputs[output, EXPECTED]
-    while size > 0 and expected[WHEN, output, 0] <= now:
-        set_bit(ready, output, expected[WHICH, output, 0])
-        size -= 1
-        arrival = expected[WHEN, output, size]
-        source = expected[WHICH, output, size]
-        hole = 0
-        child = 1
-        while child < size:
-            if child + 1 < size and expected[WHEN, output, child + 1] < expected[WHEN, output, child]:
-                child += 1
-            if expected[WHEN, output, child] >= arrival:
-                break
-            expected[WHEN, output, hole] = expected[WHEN, output, child]
-            expected[WHICH, output, hole] = expected[WHICH, output, child]
-            hole = child
-            child = 2 * hole + 1
-        expected[WHEN, output, hole] = arrival
-        expected[WHICH, output, hole] = source
-    outputs[output, EXPECTED] = size
-    return expected[WHEN, output, 0] if size > 0 else NEVER
-
-
-@jit_lean
-def enqueue(
-    serialisation,
-    reach,
-    outputs,
-    expected,
-    queues,
-    trains,
-    active,
-    counts,
-    output,
-    chip,
-    arrival,
-    count,
-    size,
-    message,
-):
-    """Queue a train at the switch output that leads to its destination."""
-    source = chip % reach
-    queue = output * reach + source
-    if queues[queue, HEAD] != NONE:
-        tail = queues[queue, TAIL]
-        if (
-            trains[tail, MESSAGE] == message
-            and trains[tail, SIZE] == size
-            and trains[tail, FIRST] + trains[tail, COUNT] * serialisation[size] == arrival
-        ):
-            trains[tail, COUNT] += count
-            return
-    train = take_train(trains)
-    trains[train, FIRST] = arrival
-    trains[train, COUNT] = count
-    trains[train, SIZE] = size
-    trains[train, MESSAGE] = message
-    trains[train, NEXT] = NONE
-    if queues[queue, HEAD] == NONE:
-        queues[queue, HEAD] = train
-        expect(outputs, expected, output, arrival, source)
-        if outputs[output, LISTED] == 0:
-            outputs[output, LISTED] = 1
-            active[OUTPUTS, counts[OUTPUTS]] = output
-            counts[OUTPUTS] += 1
-    else:
-        trains[queues[queue, TAIL], NEXT] = train
-    queues[queue, TAIL] = train
+from collemu_kernels.bits import clear_bit, next_bit, only_bit
+from collemu_kernels.in_switch import leave_switch, pass_switch
+from collemu_kernels.stage import (
+    ARRIVAL,
+    BUSY,
+    BYTES,
+    COUNT,
+    COUNTER,
+    CREDITS,
+    DESTINATION,
+    FIRST,
+    FIRST_LANE,
+    FIRST_PACKET,
+    FREE,
+    GROUP,
+    HEAD,
+    LANES,
+    LAST_BYTES,
+    LATENCY,
+    LENGTH,
+    LINE,
+    LISTED,
+    MESSAGE,
+    NEVER,
+    NEXT,
+    NONE,
+    NUMBERED,
+    OUTPUTS,
+    OWNER,
+    PACKET,
+    PACKETS,
+    PLACE,
+    POINTER,
+    PORTS,
+    READY,
+    REMAINING,
+    RETURNING,
+    SENT,
+    SIZE,
+    STARVED,
+    WAITED,
+)
+from collemu_kernels.trains import (
+    admit_arrivals,
+    collect_credits,
+    enqueue,
+    expect,
+    give_train,
+    return_credits,
+    take_train,
+)
 
 
 @jit_lean
@@ -328,17 +97,21 @@ def number_packets(stage, messages, line, lines):
             index = start
             while lines[own_line, NUMBERED] < length:
                 message = line[lines[own_line, LINE] + lines[own_line, NUMBERED]]
-                messages[message, FIRST_PACKET] = index
-                packets += messages[message, PACKETS]
-                index = (index + messages[message, PACKETS]) % width
+                if messages[message, DESTINATION] < 0:  # its address says which lanes it takes
+                    packets += width
+                else:
+                    messages[message, FIRST_PACKET] = index
+                    packets += messages[message, PACKETS]
+                    index = (index + messages[message, PACKETS]) % width
                 lines[own_line, NUMBERED] += 1
             lines[own_line, COUNTER] = index
             index = start
             for _ in range(min(packets, width)):
                 lane = first_lane + index
                 index = 0 if index + 1 == width else index + 1
-                if ports[lane, chip, LISTED] == 0:
-                    enter_message(lane, stage.lanes, messages, line, lines, ports[lane], chip, own_line)
+                if ports[lane, chip, LISTED] == 0 and enter_message(
+                    lane, stage.lanes, messages, line, lines, ports[lane], chip, own_line
+                ):
                     message = line[lines[own_line, LINE] + ports[lane, chip, PLACE]]
                     stage.lane_next[lane, PORTS] = min(stage.lane_next[lane, PORTS], messages[message, READY])
                     ports[lane, chip, LISTED] = 1
@@ -417,7 +190,12 @@ def send_from_ports(stage, lane, messages, line, lines, delivered, deliveries, e
             arrival = start + spacing + latency
             destination = messages[message, DESTINATION]
             free = start + count * spacing
-            if stage.direct:
+            if destination < 0:
+                first_arrival = min(
+                    first_arrival,
+                    pass_switch(stage, lane, messages, chip, destination, packet, arrival, count, size),
+                )
+            elif stage.direct:
                 return_credits(ports, trains, chip, take_train(trains), arrival + latency, count, spacing)
                 stage.output_traffic[lane, destination, BYTES] += count * size
                 stage.output_traffic[lane, destination, BUSY] += count * spacing
@@ -513,6 +291,10 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
             finish = now + count * spacing
             traffic[output, WAITED] += count * (now - trains[train, FIRST])
             message = trains[train, MESSAGE]
+            part = np.int64(NONE)
+            if message < 0:
+                part = -1 - message
+                message = stage.parts[part, OWNER]
             messages[message, ARRIVAL] = max(messages[message, ARRIVAL], finish + latency)
             messages[message, REMAINING] -= count
             if messages[message, REMAINING] == 0:
@@ -534,9 +316,14 @@ def serve_outputs(stage, lane, messages, delivered, deliveries, end):
                 trains[train, FIRST] += count * spacing
                 credit = take_train(trains)
             back = now + spacing + latency
-            return_credits(ports, trains, chip, credit, back, count, spacing)
-            if ports[chip, STARVED] == 1:
-                woken = min(woken, back)
+            if part != NONE:
+                back = leave_switch(stage.parts, part, back)
+            if back == NEVER:
+                give_train(trains, credit)
+            else:
+                return_credits(ports, trains, chip, credit, back, count, spacing)
+                if ports[chip, STARVED] == 1:
+                    woken = min(woken, back)
 
             traffic[output, BYTES] += count * size
             traffic[output, BUSY] += count * spacing

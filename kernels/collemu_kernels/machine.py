@@ -18,8 +18,10 @@ import numpy as np
 from collemu_kernels._jit import jit, jit_lean
 from collemu_kernels.dataplane import DataPlane, move
 from collemu_kernels.events import pop, push
-from collemu_kernels.links import (
+from collemu_kernels.links import number_packets, send_from_ports, serve_outputs
+from collemu_kernels.stage import (
     ARRIVAL,
+    DESTINATION,
     LAST_BYTES,
     LENGTH,
     LINE,
@@ -39,9 +41,6 @@ from collemu_kernels.links import (
     VISIBLE,
     Stage,
     Table,
-    number_packets,
-    send_from_ports,
-    serve_outputs,
 )
 
 # What a run returns.
@@ -111,9 +110,14 @@ def begin(operations, messages, line, lines, event_times, event_codes, counts, o
     finish = now + operations[operation, WORK]
     message = operations[operation, SENT]
     if message != NONE:
-        messages[message, READY] = now + messages[message, STEP]
         finish += messages[message, STEP]
+        messages[message, READY] = now + messages[message, STEP]
         line_up(messages, line, lines, message)
+        if messages[message, DESTINATION] < 0:  # the terms of other members follow, if they are to be added
+            while message + 1 < messages.shape[0] and messages[message + 1, SENDER] == operation:
+                message += 1
+                messages[message, READY] = now + messages[message, STEP]
+                line_up(messages, line, lines, message)
     operations[operation, FINISH] = finish
     post(event_times, event_codes, counts, finish, operation, OPERATION_ENDS)
 

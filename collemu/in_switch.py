@@ -1,0 +1,125 @@
+"""What operations have a switch do: for which chips, and where it can."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from collemu_kernels import kinds
+from numpy.typing import NDArray
+
+from collemu.catalogue import System
+from collemu.lower import Lowered
+from collemu.schedule import IN_SWITCH, Schedule, ScheduleError
+
+if TYPE_CHECKING:
+    from collemu.memory import Payload
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+#: What NVLink switches add, and what they find the least and the greatest of, by PTX's table of multimem.ld_reduce.
+ADDED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+COMPARED = ("float16", "bfloat16", "int32", "int64")
+ADDED_IN_FLOAT16 = ("float8_e4m3fn", "float8_e5m2")  # by some generations
+
+
+@dataclass(frozen=True)
+class InSwitch:
+    """The in-switch operations of a schedule, in the order of the table; arrays of an entry each.
+
+    Attributes
+    ----------
+    operation : int32 array
+    adds : bool array
+        Whether it is a multimem_reduce; else it is a multimem_store.
+    rank, first, members : int32 arrays
+        Whose operation it is; the first rank of its switch group, and how many there are.
+    nbytes : int64 array
+        Of memory, at each member.
+    offset : int64 array
+        Of its first byte in the buffer that the group reads or writes.
+    """
+
+    operation: Int32
+    adds: NDArray[np.bool_]
+    rank: Int32
+    first: Int32
+    members: Int32
+    nbytes: Int64
+    offset: Int64
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+
+def in_switch_of(lowered: Lowered) -> InSwitch:
+    """The in-switch operations of a lowered schedule."""
+    schedule, ops = lowered.schedule, lowered.schedule.ops
+    operation = np.flatnonzero(IN_SWITCH[ops["kind"]]).astype(np.int32)
+    adds = ops["kind"][operation] == kinds.MULTIMEM_REDUCE
+    size = schedule.group_ranks or schedule.ranks
+    rank = lowered.rank[operation]
+    first = rank // size * size
+    here = ops[operation]
+    buffer = np.where(adds, here["src_buffer"], here["dst_buffer"])
+    chunk = np.where(adds, here["src"], here["dst"])
+    offset = np.zeros(len(operation), np.int64)
+    for each in np.unique(buffer):
+        at = np.flatnonzero(buffer == each)
+        offset[at] = schedule.chunk_starts(int(each), lowered.count)[chunk[at]]
+    return InSwitch(
+        operation=operation,
+        adds=adds,
+        rank=rank,
+        first=first.astype(np.int32),
+        members=np.minimum(size, schedule.ranks - first).astype(np.int32),
+        nbytes=lowered.nbytes[operation],
+        offset=offset * lowered.item_bytes,
+    )
+
+
+def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> None:
+    """Raise if a schedule has in-switch operations that the system's switches cannot carry out.
+
+    Raises
+    ------
+    ScheduleError
+        With the reason, and what to change.
+    """
+    kind = schedule.ops["kind"]
+    if not IN_SWITCH[kind].any():
+        return
+    if not system.domain.in_switch_reduction:
+        raise ScheduleError(
+            f"{schedule.algorithm} needs switches that add and copy; those of {system.name} do not, or nobody knows: "
+            f"choose another algorithm, or set domain.in_switch_reduction"
+        )
+    size = schedule.group_ranks or schedule.ranks
+    chips = system.domain.chips
+    split = schedule.ranks > chips if size >= schedule.ranks else size > chips or chips % size != 0
+    if split:
+        raise ScheduleError(
+            f"{schedule.algorithm} has switch groups of {min(size, schedule.ranks)} ranks, which do not fit into "
+            f"domains of {chips} chips; use fewer ranks"
+        )
+    if payload.quantised:
+        raise ScheduleError(
+            f"{schedule.algorithm} over wire {payload.recipe.wire}: switches add and copy what memory holds; use wire "
+            f"none, and an 8-bit dtype if that is what should travel"
+        )
+    if (kind == kinds.MULTIMEM_REDUCE).any():
+        _refuse_type(schedule, system, payload)
+
+
+def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None:
+    name = payload.dtype.name
+    eight_bit = ADDED_IN_FLOAT16 if system.domain.in_switch_float8 else ()
+    can = {"sum": (*ADDED, *eight_bit), "min": (*COMPARED, *eight_bit), "max": (*COMPARED, *eight_bit)}
+    can["avg"] = can["sum"]
+    if payload.operator not in can:
+        raise ScheduleError(f"{schedule.algorithm}: no switch forms a {payload.operator}; choose {', '.join(can)}")
+    if name not in can[payload.operator]:
+        raise ScheduleError(
+            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {name}, only of "
+            f"{', '.join(can[payload.operator])}; use one of these, or another algorithm"
+        )
