@@ -253,10 +253,13 @@ class Schedule:
         kind = int(row["kind"])
         name = KIND_NAMES[kind] if kind < len(KIND_NAMES) else f"kind {kind}"
         parts = [name]
-        if READS_SRC[kind]:
-            parts.append(chunk_name(int(row["src_buffer"]), int(row["src"]), int(row["count"])))
-        if WRITES_DST[kind]:
-            parts.append("to " + chunk_name(int(row["dst_buffer"]), int(row["dst"]), int(row["count"])))
+        if row["count"] == 0 and kind != kinds.NOP:
+            parts.append("nothing")
+        else:
+            if READS_SRC[kind]:
+                parts.append(chunk_name(int(row["src_buffer"]), int(row["src"]), int(row["count"])))
+            if WRITES_DST[kind]:
+                parts.append("to " + chunk_name(int(row["dst_buffer"]), int(row["dst"]), int(row["count"])))
         return f"{self.where(op)} ({' '.join(parts)})"
 
 

@@ -53,6 +53,15 @@ def test_chunks_that_share_memory_share_a_cell():
     assert bases[:, kinds.INPUT].tolist() == bases[:, kinds.OUTPUT].tolist()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_cells_of_all_ranks_are_equally_far_apart(collective, in_place):
+    """The proof of in-switch operations steps from rank to rank by it."""
+    bases, _ = dataclasses.replace(build_schedule(collective, "nvls", 5), in_place=in_place).cell_bases()
+    steps_between = np.diff(bases, axis=0)
+    assert (steps_between == steps_between[0]).all()
+
+
 def test_operations_of_a_thread_are_consecutive_and_sorted():
     schedule = build_schedule("all_reduce", "tree", 11, channels=2)
     threads = schedule.threads
@@ -69,6 +78,19 @@ def test_operations_are_named_by_their_place():
     schedule = build_schedule("all_reduce", "ring", 3)
     assert schedule.where(7) == "rank 1 thread 0 step 2"
     assert schedule.describe(7) == "rank 1 thread 0 step 2 (recv_reduce_copy_send input[1] to output[1])"
+    switched = build_schedule("all_reduce", "nvls", 2)
+    assert [switched.describe(op) for op in (0, 1, 4)] == [
+        "rank 0 thread 0 step 0 (send nothing)",
+        "rank 0 thread 0 step 1 (recv nothing)",
+        "rank 0 thread 1 step 0 (multimem_reduce input[0] to output[0])",
+    ]
+
+
+def test_the_last_switch_group_may_be_smaller():
+    schedule = build_schedule("all_reduce", "nvls", 5)
+    assert {schedule.group_of(rank) for rank in range(5)} == {range(5)}
+    pairs = dataclasses.replace(schedule, group_ranks=2)
+    assert [pairs.group_of(rank) for rank in range(5)] == [range(2), range(2), range(2, 4), range(2, 4), range(4, 5)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from collemu_kernels import kinds
 
+from collemu.builders import BUILDERS
 from collemu.builders.assembly import Assembler, interleave, steps
 from collemu.schedule import Schedule, ScheduleError, algorithms, build_schedule
 from collemu.verification import verify
@@ -151,8 +152,8 @@ def find(schedule: Schedule, rank: int, thread: int, step: int) -> int:
         ((0, 0, 2), {"dst": 0}, r"rank 0 output\[0\] lacks|rank 0 output\[0\] holds"),
         ((1, 0, 0), {"src": 1}, "adds contributions of different chunks"),
         ((1, 0, 0), {"count": 2}, r"step 0 \(send input\[0:2\]\) sends 2 chunks, but its receiver rank 0"),
-        ((1, 0, 0), {"count": 0}, "rank 1 thread 0 step 0 .* moves no chunk"),
-        ((1, 0, 0), {"kind": 77}, r"rank 1 thread 0 step 0 \(kind 77\) is of a kind"),
+        ((1, 0, 0), {"count": 0}, r"step 0 \(send nothing\) sends 0 chunks, but its receiver rank 0"),
+        ((1, 0, 0), {"kind": 77}, r"rank 1 thread 0 step 0 \(kind 77\) is of no kind that there is"),
         ((1, 0, 0), {"send_peer": 1}, "rank 1 thread 0 sends to its own rank"),
         ((1, 0, 0), {"recv_peer": 2}, "rank 1 thread 0 receives from a rank that is not one of the 2"),
         ((1, 0, 0), {"send_peer": -1}, "rank 1 thread 0 step 0 .* has no send peer"),
@@ -311,6 +312,161 @@ def test_slots_are_at_least_one(slots):
 def test_only_schedules_are_proved():
     with pytest.raises(TypeError, match="schedule is None, no Schedule; build_schedule makes one"):
         verify(None)
+
+
+NVLS = [collective for collective, table in BUILDERS.items() if "nvls" in table]
+TELL, HEAR = steps(kinds.SEND, count=0), steps(kinds.RECV, count=0)
+
+
+def without_signal(schedule: Schedule, sender: int, receiver: int, step: int) -> Schedule:
+    """Nvls without what a rank tells another: in step 0 of its thread that it has begun, in step 2 that it is done."""
+    n = schedule.ranks
+    ops = schedule.ops.copy()
+    for rank, peer, place in ((sender, receiver, step), (receiver, sender, step + 1)):
+        ops["kind"][find(schedule, rank, (peer - rank - 1) % n, place)] = kinds.NOP
+    return dataclasses.replace(schedule, ops=ops)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_signal_of_nvls_counts(ranks):
+    schedule = build_schedule("all_reduce", "nvls", ranks)
+    for one in range(ranks):
+        for other in set(range(ranks)) - {one}:
+            with pytest.raises(
+                ScheduleError,
+                match=rf"rank {other} thread .* \(multimem_reduce input\[{other}\] to output\[{other}\]\) touches "
+                rf"memory of rank {one}, which need not have begun by then; an empty message from rank {one} before it would",
+            ):
+                verify(without_signal(schedule, one, other, 0))
+            with pytest.raises(
+                ScheduleError,
+                match=rf"rank {one} thread .* \(multimem_\w+ .*\) touches memory of rank {other}, "
+                rf"which may have ended by then; an empty message to rank {other} after it would order them",
+            ):
+                verify(without_signal(schedule, one, other, 2))
+
+
+@pytest.mark.parametrize("collective", NVLS)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_dependency_of_nvls_counts(collective, ranks):
+    schedule = build_schedule(collective, "nvls", ranks, channels=2, chunks=2)
+    dependent = np.flatnonzero(schedule.ops["dep"] >= 0)
+    assert len(dependent)
+    for op in dependent:
+        with pytest.raises(ScheduleError, match=r"race on rank|written yet|need not have begun|may have ended"):
+            verify(change(schedule, op, dep=-1))
+
+
+@pytest.mark.parametrize("collective", NVLS)
+def test_nvls_runs_in_place_too(collective):
+    verify(dataclasses.replace(build_schedule(collective, "nvls", 5, channels=2, chunks=2), in_place=True))
+
+
+def test_a_rank_that_does_nothing_may_not_be_there():
+    assembler = Assembler()
+    assembler.add(0, 0, steps(kinds.MULTIMEM_STORE, src=(IN, 0), dst=(OUT, 0)))
+    with pytest.raises(ScheduleError, match="touches memory of rank 1, which need not have begun"):
+        verify(assembler.schedule("broadcast", "alone", 2, input_chunks=1, output_chunks=1))
+
+
+def test_two_stores_to_one_chunk_race():
+    schedule = build_schedule("all_gather", "nvls", 3)
+    store = find(schedule, 1, 2, 0)
+    with pytest.raises(
+        ScheduleError, match=r"race on rank 0 output\[2\]: .*\(multimem_store .* and .*\(multimem_store"
+    ):
+        verify(change(schedule, store, dst=2))
+
+
+def test_a_store_that_comes_twice_is_harmless():
+    assembler = Assembler()
+    store = steps(kinds.MULTIMEM_STORE, src=(IN, 0), dst=(OUT, 0))
+    assembler.add(0, 0, HEAR, store, store, TELL, send_peer=1, recv_peer=1)
+    assembler.add(1, 0, TELL, HEAR, send_peer=0, recv_peer=0)
+    verify(assembler.schedule("broadcast", "twice", 2, input_chunks=1, output_chunks=1))
+
+
+def test_what_was_stored_everywhere_is_added_once_a_rank():
+    assembler = Assembler()
+    reduce = steps(kinds.MULTIMEM_REDUCE, src=(SCRATCH, 0), dst=(OUT, 0))
+    assembler.add(0, 0, TELL, HEAR, reduce, TELL, send_peer=1, recv_peer=1)
+    store = steps(kinds.MULTIMEM_STORE, src=(IN, 0), dst=(SCRATCH, 0))
+    assembler.add(1, 0, HEAR, store, TELL, HEAR, send_peer=0, recv_peer=0)
+    schedule = assembler.schedule("reduce", "spread", 2, input_chunks=1, output_chunks=1, scratch_chunks=1)
+    with pytest.raises(
+        ScheduleError,
+        match=r"rank 0 output\[0\] lacks rank 0 input\[0\] and holds twice or more rank 1 input\[0\] 2 times "
+        r"\(written last by rank 0 thread 0 step 2 \(multimem_reduce scratch\[0\] to output\[0\]\)\)",
+    ):
+        verify(schedule)
+
+
+def test_a_sum_of_what_one_rank_has_not_written_is_refused():
+    assembler = Assembler()
+    assembler.add(
+        0,
+        0,
+        HEAR,
+        steps(kinds.COPY, src=(IN, 0), dst=(SCRATCH, 0)),
+        steps(kinds.MULTIMEM_REDUCE, src=(SCRATCH, 0), dst=(OUT, 0)),
+        TELL,
+        send_peer=1,
+        recv_peer=1,
+    )
+    assembler.add(1, 0, TELL, HEAR, send_peer=0, recv_peer=0)
+    schedule = assembler.schedule("reduce", "unset", 2, input_chunks=1, output_chunks=1, scratch_chunks=1)
+    with pytest.raises(ScheduleError, match=r"step 2 \(multimem_reduce .*reads rank 1 scratch\[0\], which nothing"):
+        verify(schedule)
+
+
+def test_a_sum_that_is_not_complete_when_the_switch_reads_it_races():
+    """Rank 1 tells that it has begun before it has written what rank 0 has the switch add."""
+    assembler = Assembler()
+    copy = steps(kinds.COPY, src=(IN, 0), dst=(SCRATCH, 0))
+    reduce = steps(kinds.MULTIMEM_REDUCE, src=(SCRATCH, 0), dst=(OUT, 0))
+    assembler.add(0, 0, copy, HEAR, reduce, TELL, send_peer=1, recv_peer=1)
+    assembler.add(1, 0, TELL, copy, HEAR, send_peer=0, recv_peer=0)
+    early = assembler.schedule("reduce", "early", 2, input_chunks=1, output_chunks=1, scratch_chunks=1)
+    with pytest.raises(ScheduleError, match=r"race on rank 1 scratch\[0\]|reads rank 1 scratch\[0\], which nothing"):
+        verify(early)
+
+
+def two_groups() -> Schedule:
+    """A broadcast to two switch groups of two: the root stores, and sends to rank 2, which stores again."""
+    assembler = Assembler()
+    store = steps(kinds.MULTIMEM_STORE, src=(IN, 0), dst=(OUT, 0), count=2)
+    again = steps(kinds.MULTIMEM_STORE, src=(OUT, 0), dst=(OUT, 0), count=2, dep=(1, 0))
+    assembler.add(0, 0, HEAR, store, TELL, send_peer=1, recv_peer=1)
+    assembler.add(0, 1, steps(kinds.SEND, src=(IN, 0), count=2), send_peer=2)
+    assembler.add(2, 0, HEAR, again, TELL, send_peer=3, recv_peer=3)
+    assembler.add(2, 1, steps(kinds.RECV, dst=(OUT, 0), count=2), recv_peer=0)
+    assembler.add([1, 3], 0, TELL, HEAR, send_peer=[0, 2], recv_peer=[0, 2])
+    schedule = assembler.schedule("broadcast", "two_groups", 4, input_chunks=2, output_chunks=2)
+    return dataclasses.replace(schedule, group_ranks=2)
+
+
+def test_switch_groups_are_apart():
+    verify(two_groups())
+    with pytest.raises(ScheduleError, match=r"race on rank 2 output\[0\]"):
+        verify(dataclasses.replace(two_groups(), group_ranks=0))
+    whole = build_schedule("all_reduce", "nvls", 4)
+    for group_ranks, lacks in ((2, r"rank 2 input\[0\], rank 3"), (3, r"rank 3 input\[0\] "), (1, r"rank 1 input")):
+        with pytest.raises(ScheduleError, match=rf"rank 0 output\[0\] lacks {lacks}"):
+            verify(dataclasses.replace(whole, group_ranks=group_ranks))
+    for group_ranks in (4, 5):
+        verify(dataclasses.replace(whole, group_ranks=group_ranks))
+    with pytest.raises(ScheduleError, match="group_ranks is -1; a switch group is 1 rank or more"):
+        verify(dataclasses.replace(whole, group_ranks=-1))
+
+
+def test_what_the_switch_adds_and_copies_is_told_apart():
+    schedule = build_schedule("all_reduce", "nvls", 2)
+    with pytest.raises(
+        ScheduleError,
+        match=r"rank 0 output\[0\] lacks rank 0 input\[0\], rank 1 input\[0\] and holds what does not belong there, "
+        r"rank 0 input\[1\], rank 1 input\[1\] \(written last by rank 0 thread 2 step 0 \(multimem_store ",
+    ):
+        verify(change(schedule, find(schedule, 0, 1, 0), src=1))
 
 
 def test_a_schedule_of_half_a_million_messages_is_proved_at_once():

@@ -86,7 +86,7 @@ def _proofs() -> None:
 
     from collemu import ScheduleError, build_schedule, verify
 
-    verify(build_schedule("all_reduce", "tree", 3))
+    verify(build_schedule("all_reduce", "nvls", 3))
     right = build_schedule("all_reduce", "ring", 3)
     wrong = replace(right, ops=right.ops.copy())
     wrong.ops["src"][0] = (wrong.ops["src"][0] + 1) % wrong.input_chunks

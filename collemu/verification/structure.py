@@ -41,7 +41,7 @@ def check_structure(schedule: Schedule) -> None:
         (count < 0, "moves less than no chunk"),
         (
             (count < 1) & (kind != kinds.NOP) & (kind != kinds.SEND) & (kind != kinds.RECV),
-            "moves no chunk; count is at least 1, but for a send and recv that only tell",
+            "moves no chunk; only a plain send or recv may, as a signal",
         ),
         ((dep < -1) | (dep >= len(ops)), "depends on an operation that does not exist"),
         ((dep >= 0) & (rank[of[safe_dep]] != rank[of]), "depends on an operation of another rank"),
@@ -62,6 +62,10 @@ def check_structure(schedule: Schedule) -> None:
 
 
 def _check_geometry(schedule: Schedule) -> None:
+    if schedule.group_ranks < 0:
+        raise ScheduleError(
+            f"group_ranks is {schedule.group_ranks}; a switch group is 1 rank or more, and 0 puts all ranks into one"
+        )
     given = (schedule.input_chunks, schedule.output_chunks)
     k = schedule.region_chunks
     wanted = (k * schedule.input_regions, k * schedule.output_regions)

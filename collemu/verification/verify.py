@@ -13,6 +13,9 @@ with p^-2, below 2e-37. A right multiset always agrees. A chunk that fails is co
 A fused operation starts when its message is there and, if it sends, a slot is free; it frees the slot of its
 message when it is finished. That is the careful reading: a machine that frees the slot earlier cannot stop
 where this one runs.
+
+A switch reads and writes the memory of ranks that need not be at work on it. Their buffers are there from their
+first operation to their last, so one operation of each must come before the switch's, and one after.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from numpy.typing import NDArray
 
 from collemu.arguments import instance_of, whole
 from collemu.matching import Matching, match_messages
-from collemu.schedule import READS_DST, READS_SRC, WRITES_DST, Schedule, ScheduleError, chunk_name
+from collemu.schedule import IN_SWITCH, READS_DST, READS_SRC, WRITES_DST, Schedule, ScheduleError, chunk_name
 from collemu.verification.postcondition import ALL_RANKS, ANYTHING, required_outputs
 from collemu.verification.structure import check_structure
 from collemu.verification.waits import Waits, describe_deadlock
@@ -85,8 +88,9 @@ def verify(schedule: Schedule, slots: int = 2) -> VerifyReport:
     ScheduleError
         For an output that is not the exact multiset of contributions that the collective promises, a
         deadlock with that many slots, a message without partner, accesses to a chunk that nothing orders, a
-        chunk that is read before it is written, or a table that breaks the rules of a schedule. The text
-        names rank, thread, step and chunk.
+        chunk that is read before it is written, an in-switch operation on memory of a rank that need not have
+        begun or may have ended, or a table that breaks the rules of a schedule. The text names rank, thread,
+        step and chunk.
     TypeError, ValueError
         For what is no schedule, or no number of slots.
     """
@@ -101,6 +105,7 @@ def verify(schedule: Schedule, slots: int = 2) -> VerifyReport:
     least = waits.least_slots(slots)
     run = _SymbolicRun(schedule, messages, waits, order, position)
     run.check_accesses()
+    run.check_presence()
     run.check_outputs()
     return VerifyReport(
         ranks=schedule.ranks,
@@ -131,12 +136,12 @@ class _SymbolicRun:
         self._bases, self._buffer_cells = schedule.cell_bases()
         ops = schedule.ops
         kind = ops["kind"]
+        self._in_switch = np.flatnonzero(IN_SWITCH[kind])
         self._count = np.where(kind == kinds.NOP, 0, ops["count"]).astype(np.int32)
-        rank = schedule.threads["rank"][schedule.thread_of_op]
-        source = self._bases[rank, np.minimum(ops["src_buffer"], 2)] + ops["src"]
-        target = self._bases[rank, np.minimum(ops["dst_buffer"], 2)] + ops["dst"]
-        self._source = np.where(READS_SRC[kind], source, -1)
-        self._target = np.where(WRITES_DST[kind], target, -1)
+        self._rank = rank = schedule.threads["rank"][schedule.thread_of_op]
+        self._source = self._bases[rank, np.minimum(ops["src_buffer"], 2)] + ops["src"]
+        self._target = self._bases[rank, np.minimum(ops["dst_buffer"], 2)] + ops["dst"]
+        self._sources, self._targets = READS_SRC[kind].astype(np.int32), WRITES_DST[kind].astype(np.int32)
         self._adds = READS_DST[kind].astype(np.uint8)
         size = self._count[messages.sender].astype(np.int64)
         # One more entry, so that "no message" (-1) finds "no cell" (-1).
@@ -144,6 +149,7 @@ class _SymbolicRun:
         self._outgoing, self._incoming = flight[messages.sent], flight[messages.received]
         self._cells = self._buffer_cells + int(size.sum())
         self._check_overlap()
+        self._spread()
 
         self.level = np.zeros(len(ops), dtype=np.int32)
         self.any_count = True
@@ -159,10 +165,60 @@ class _SymbolicRun:
 
     def _check_overlap(self) -> None:
         distance = np.abs(self._source - self._target)
-        both = (self._source >= 0) & (self._target >= 0)
+        both = (self._sources > 0) & (self._targets > 0)
         if (at := np.flatnonzero(both & (distance > 0) & (distance < self._count))).size:
             op = self._schedule.describe(int(at[0]))
             raise ScheduleError(f"{op} writes part of what it reads")
+
+    def _spread(self) -> None:
+        """Let in-switch operations read or write the cells of all ranks of their groups."""
+        schedule, ops = self._schedule, self._schedule.ops
+        self._stride = np.zeros(len(ops), dtype=np.int64)
+        self._group, self._members = np.zeros((2, len(ops)), dtype=np.int32)
+        if len(at := self._in_switch) == 0:
+            return
+        groups = [schedule.group_of(rank) for rank in range(schedule.ranks)]
+        mine = np.array([(group.start, len(group)) for group in groups], dtype=np.int32)[self._rank[at]]
+        self._group[at], self._members[at] = mine.T
+        # From one rank to the next, the cells of a buffer are equally far apart everywhere.
+        stride = self._bases[min(1, schedule.ranks - 1)] - self._bases[0]
+        for kind, side, cell, cells in (
+            (kinds.MULTIMEM_REDUCE, "src_buffer", self._source, self._sources),
+            (kinds.MULTIMEM_STORE, "dst_buffer", self._target, self._targets),
+        ):
+            own = at[ops["kind"][at] == kind]
+            self._stride[own] = stride[ops[side][own]]
+            cell[own] += (self._group[own] - self._rank[own]) * self._stride[own]
+            cells[own] = self._members[own]
+
+    def check_presence(self) -> None:
+        """Raise for what a switch does to the memory of a rank that need not have begun, or may have ended."""
+        if len(self._in_switch) == 0:
+            return
+        fault = np.empty(2, dtype=np.int64)
+        status = symbolic.unattended_access(
+            self._order,
+            self._waits.first,
+            self._schedule.thread_of_op,
+            self._waits.dep,
+            self._waits.arrival,
+            self._rank,
+            self._group,
+            self._members,
+            self._schedule.ranks,
+            fault,
+        )
+        if status == symbolic.OK:
+            return
+        state, cure = {
+            symbolic.NOT_BEGUN: ("need not have begun", "from rank {} before"),
+            symbolic.ENDED: ("may have ended", "to rank {} after"),
+        }[status]
+        op, rank = (int(i) for i in fault)
+        raise ScheduleError(
+            f"{self._schedule.describe(op)} touches memory of rank {rank}, which {state} by then; "
+            f"an empty message {cure.format(rank)} it would order them"
+        )
 
     def check_accesses(self) -> None:
         """Run all operations; raise for unset reads, mixed chunks and races."""
@@ -186,6 +242,9 @@ class _SymbolicRun:
             self._waits.arrival,
             self._source,
             self._target,
+            self._sources,
+            self._targets,
+            self._stride,
             self._adds,
             self._incoming,
             self._outgoing,
@@ -257,6 +316,9 @@ class _SymbolicRun:
             self._order,
             self._source,
             self._target,
+            self._sources,
+            self._targets,
+            self._stride,
             self._adds,
             self._incoming,
             self._outgoing,

@@ -21,6 +21,10 @@ OK = 0
 UNSET_READ = 1  # fault = operation, cell
 MIXED_CHUNKS = 2  # fault = operation, cell
 RACE = 3  # fault = later operation, cell, earlier operation
+NOT_BEGUN = 4  # fault = operation, rank
+ENDED = 5  # fault = operation, rank
+
+WORD = 64  # ranks that a uint64 tells apart
 
 
 @jit
@@ -154,6 +158,9 @@ def execute(
     arrival: Int32s,
     source: Int64s,
     target: Int64s,
+    sources: Int32s,
+    targets: Int32s,
+    stride: Int64s,
     adds: NDArray[np.uint8],
     incoming: Int64s,
     outgoing: Int64s,
@@ -176,7 +183,11 @@ def execute(
     first : int64 [threads]
     thread_of, dep, arrival, count : int32 [operations]
     source, target, incoming, outgoing : int64 [operations]
-        First cell read, written, of the message received and of the message sent; -1 for none.
+        First cell read, written, of the message received and of the message sent; -1 for no message.
+    sources, targets : int32 [operations]
+        Cells that each chunk is read from and written to: 0 or 1, or one a rank of a switch group.
+    stride : int64 [operations]
+        How far apart the cells of one chunk are.
     adds : uint8 [operations]
         1 where the target is read too.
     home : int32 [buffer cells]
@@ -211,10 +222,7 @@ def execute(
     # Readers since the last write, a list for each cell.
     reads = 0
     for op in range(len(order)):
-        if source[op] >= 0:
-            reads += count[op]
-        if adds[op]:
-            reads += count[op]
+        reads += np.int64(count[op]) * (sources[op] + adds[op])
     reader = np.empty(reads, dtype=np.int32)
     reader_next = np.empty(reads, dtype=np.int64)
     reader_head = np.full(buffer_cells, -1, dtype=np.int64)
@@ -239,10 +247,10 @@ def execute(
             sum1 = np.int64(0)
             number = np.int64(0)
             chunk = np.int32(-1)
-            for operand in range(3):
-                if operand == 0:
-                    cell = source[op]
-                elif operand == 1:
+            for operand in range(sources[op] + 2):
+                if operand < sources[op]:
+                    cell = source[op] + operand * stride[op]
+                elif operand == sources[op]:
                     cell = target[op] if adds[op] else np.int64(-1)
                 else:
                     cell = incoming[op]
@@ -286,8 +294,8 @@ def execute(
                     reader_head[cell] = recorded
                     recorded += 1
 
-            if target[op] >= 0:
-                cell = target[op] + j
+            for member in range(targets[op]):
+                cell = target[op] + member * stride[op] + j
                 before = writer[cell]
                 entry = reader_head[cell]
                 if before < 0 and entry >= 0:
@@ -339,6 +347,9 @@ def multiplicities(
     order: Int32s,
     source: Int64s,
     target: Int64s,
+    sources: Int32s,
+    targets: Int32s,
+    stride: Int64s,
     adds: NDArray[np.uint8],
     incoming: Int64s,
     outgoing: Int64s,
@@ -349,7 +360,7 @@ def multiplicities(
 
     Parameters
     ----------
-    order, source, target, adds, incoming, outgoing, count
+    order, source, target, sources, targets, stride, adds, incoming, outgoing, count
         As in `execute`.
     weight : float64 [cells], in and out
         In: 1 at the cell in question, 0 elsewhere. Out: multiplicity of what each cell held at the start.
@@ -358,19 +369,104 @@ def multiplicities(
         op = order[step]
         for j in range(count[op]):
             total = 0.0
-            if target[op] >= 0:
-                total += weight[target[op] + j]
-                weight[target[op] + j] = 0.0
+            for member in range(targets[op]):
+                cell = target[op] + member * stride[op] + j
+                total += weight[cell]
+                weight[cell] = 0.0
             if outgoing[op] >= 0:
                 total += weight[outgoing[op] + j]
                 weight[outgoing[op] + j] = 0.0
             total = min(total, 1e9)  # far beyond any number that is worth telling
             if total == 0.0:
                 continue
-            if source[op] >= 0:
-                weight[source[op] + j] += total
+            for member in range(sources[op]):
+                weight[source[op] + member * stride[op] + j] += total
             if adds[op]:
                 weight[target[op] + j] += total
             if incoming[op] >= 0:
                 weight[incoming[op] + j] += total
+    return OK
+
+
+@jit
+def _absent(bits, base, begin, end):
+    """First rank of ``[begin, end)`` that is of the word from ``base`` on and has no bit in it; -1 for none."""
+    for rank in range(max(begin, base), min(end, base + WORD)):
+        if (bits >> np.uint64(rank - base)) & np.uint64(1) == np.uint64(0):
+            return rank
+    return -1
+
+
+@jit
+def unattended_access(
+    order: Int32s,
+    first: Int64s,
+    thread_of: Int32s,
+    dep: Int32s,
+    arrival: Int32s,
+    rank: Int32s,
+    group: Int32s,
+    members: Int32s,
+    ranks: int,
+    fault: Int64s,
+) -> int:
+    """Find an operation on the memory of a rank that may not have begun, or may have ended, by then.
+
+    Which ranks have an operation before, and which have one after, is handed on along the order, a word of ranks at a
+    time: exact, and one word an operation is all it takes.
+
+    Parameters
+    ----------
+    order, first, thread_of, dep, arrival
+        As in `execute`.
+    rank : int32 [operations]
+        The rank of each operation.
+    group, members : int32 [operations]
+        First rank and number of ranks whose memory an operation reads or writes; 0 ranks for none but its own.
+    ranks : int
+    fault : int64 [2], out
+        What went wrong.
+
+    Returns
+    -------
+    int
+        OK, NOT_BEGUN or ENDED.
+    """
+    met = np.empty(len(order), dtype=np.uint64)
+    for base in range(0, ranks, WORD):
+        for step in range(len(order)):
+            op = order[step]
+            bits = np.uint64(0)
+            if base <= rank[op] < base + WORD:
+                bits |= np.uint64(1) << np.uint64(rank[op] - base)
+            if op > first[thread_of[op]]:
+                bits |= met[op - 1]
+            if dep[op] >= 0:
+                bits |= met[dep[op]]
+            if arrival[op] >= 0:
+                bits |= met[arrival[op]]
+            met[op] = bits
+            absent = _absent(bits, base, group[op], group[op] + members[op])
+            if absent >= 0:
+                fault[0] = op
+                fault[1] = absent
+                return NOT_BEGUN
+
+        met[:] = np.uint64(0)
+        for step in range(len(order) - 1, -1, -1):
+            op = order[step]
+            bits = met[op]
+            if base <= rank[op] < base + WORD:
+                bits |= np.uint64(1) << np.uint64(rank[op] - base)
+            if op > first[thread_of[op]]:
+                met[op - 1] |= bits
+            if dep[op] >= 0:
+                met[dep[op]] |= bits
+            if arrival[op] >= 0:
+                met[arrival[op]] |= bits
+            absent = _absent(bits, base, group[op], group[op] + members[op])
+            if absent >= 0:
+                fault[0] = op
+                fault[1] = absent
+                return ENDED
     return OK

@@ -13,7 +13,7 @@ from collemu_kernels import kinds
 
 Choose = Callable[[list[int]], int]
 
-READS = {  # kind -> operands, of source S, destination D, incoming message I
+READS = {  # kind -> operands, of source S, destination D, incoming message I, sources of the whole group G
     kinds.NOP: "",
     kinds.SEND: "S",
     kinds.RECV: "I",
@@ -24,8 +24,10 @@ READS = {  # kind -> operands, of source S, destination D, incoming message I
     kinds.RECV_REDUCE_SEND: "SI",
     kinds.RECV_REDUCE_COPY: "SI",
     kinds.RECV_REDUCE_COPY_SEND: "SI",
+    kinds.MULTIMEM_REDUCE: "G",
+    kinds.MULTIMEM_STORE: "S",
 }
-WRITES = {  # kind -> results, of destination D, outgoing message O
+WRITES = {  # kind -> results, of destination D, outgoing message O, destinations of the whole group A
     kinds.NOP: "",
     kinds.SEND: "O",
     kinds.RECV: "D",
@@ -36,6 +38,8 @@ WRITES = {  # kind -> results, of destination D, outgoing message O
     kinds.RECV_REDUCE_SEND: "O",
     kinds.RECV_REDUCE_COPY: "D",
     kinds.RECV_REDUCE_COPY_SEND: "DO",
+    kinds.MULTIMEM_REDUCE: "D",
+    kinds.MULTIMEM_STORE: "A",
 }
 
 
@@ -44,7 +48,7 @@ class StuckError(Exception):
 
 
 class NonsenseError(Exception):
-    """A chunk is read that was never written, or pieces of different lengths meet."""
+    """A chunk is read that was never written, pieces of different lengths meet, or a rank's memory is not there."""
 
 
 def any_order(random: Random) -> Choose:
@@ -81,10 +85,23 @@ def interpret(schedule, data: np.ndarray, count: int, choose: Choose, slots: int
     queues: dict[tuple[int, int, int], deque] = {}
     cursor = [thread["first"] for thread in threads]
     finished = [False] * len(ops)
+    ops_of = [
+        [op for thread in threads if thread["rank"] == rank for op in range(thread["first"], _end(thread))]
+        for rank in range(schedule.ranks)
+    ]
+
+    def group(rank: int) -> list[_Memory]:
+        """Memory of all ranks of a switch group, which must be at work, for only then is it there."""
+        size = schedule.group_ranks or schedule.ranks
+        members = [other for other in range(schedule.ranks) if other // size == rank // size]
+        for other in members:
+            if other != rank and len({finished[op] for op in ops_of[other]}) < 2:
+                raise NonsenseError(f"memory of rank {other} is touched before its first or after its last operation")
+        return [memory[other] for other in members]
 
     def ready(number: int) -> bool:
         thread = threads[number]
-        if cursor[number] == thread["first"] + thread["length"]:
+        if cursor[number] == _end(thread):
             return False
         op = ops[cursor[number]]
         if op["dep"] >= 0 and not finished[op["dep"]]:
@@ -106,11 +123,16 @@ def interpret(schedule, data: np.ndarray, count: int, choose: Choose, slots: int
                 operands.append(queues[_in(thread)].popleft())
             elif what == "S":
                 operands.append(here.load(op["src_buffer"], op["src"], op["count"]))
+            elif what == "G":
+                operands += [each.load(op["src_buffer"], op["src"], op["count"]) for each in group(thread["rank"])]
             else:
                 operands.append(here.load(op["dst_buffer"], op["dst"], op["count"]))
         value = _add(operands)
         if "D" in WRITES[op["kind"]]:
             here.store(op["dst_buffer"], op["dst"], value)
+        if "A" in WRITES[op["kind"]]:
+            for each in group(thread["rank"]):
+                each.store(op["dst_buffer"], op["dst"], value)
         if "O" in WRITES[op["kind"]]:
             queues.setdefault(_out(thread), deque()).append(value)
         finished[cursor[number]] = True
@@ -118,6 +140,10 @@ def interpret(schedule, data: np.ndarray, count: int, choose: Choose, slots: int
     if any(queues.values()):
         raise NonsenseError("messages are left over")
     return [each.output for each in memory]
+
+
+def _end(thread: dict) -> int:
+    return thread["first"] + thread["length"]
 
 
 def _in(thread: dict) -> tuple[int, int, int]:

@@ -4,9 +4,11 @@ That a break is harmless is proved by the independent interpreter under several 
 """
 
 import dataclasses
+import re
 from random import Random
 
 import numpy as np
+import pytest
 from collemu_kernels import kinds
 from hypothesis import event, example, given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from collemu.schedule import OP, RECEIVES, SENDS, ScheduleError, algorithms, build_schedule
 from collemu.verification import verify
 from tests.oracles.collectives_reference import input_elements, reference
-from tests.oracles.schedule_interpreter import StuckError, any_order, by_priority, interpret
+from tests.oracles.schedule_interpreter import NonsenseError, StuckError, any_order, by_priority, interpret
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
 BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
@@ -30,8 +32,13 @@ FAULTS = (
     "receives only",
     "sends only",
     "both",
+    "need not have begun",
+    "may have ended",
 )
-KINDS = range(kinds.NOP, kinds.RECV_REDUCE_COPY_SEND + 1)
+ABSENT = re.compile(
+    r"rank (?P<rank>\d+) thread (?P<thread>\d+) step (?P<step>\d+) .* rank (?P<touched>\d+), which (?P<state>need|may)"
+)
+KINDS = range(kinds.NOP, kinds.MULTIMEM_STORE + 1)
 
 
 class Draft:
@@ -149,6 +156,11 @@ def another_kind(draft, random):
     op["kind"] = random.choice(alike)
 
 
+def regroup(draft, random):
+    """Smaller switch groups, the last of them perhaps smaller still."""
+    draft.schedule = dataclasses.replace(draft.schedule, group_ranks=random.randint(1, draft.schedule.ranks))
+
+
 BREAKS = [
     drop,
     drop_message,
@@ -161,6 +173,7 @@ BREAKS = [
     rewire,
     repeat,
     another_kind,
+    regroup,
 ]
 
 
@@ -177,6 +190,20 @@ def gives_the_exact_result(schedule, random, slots, runs=6):
                 np.testing.assert_array_equal(outputs[rank], wanted)
 
 
+def touches_absent_memory(schedule, random, rank, thread, step, touched, state):
+    """Let all that can run without the touched rank, or without the operation that touches it, run first."""
+    threads = schedule.threads
+    here = (threads["rank"] == int(rank)) & (threads["id"] == int(thread))
+    last = threads["rank"] == int(touched) if state == "need" else here
+
+    def choose(ready):
+        return random.choice([number for number in ready if not last[number]] or ready)
+
+    data = np.zeros((schedule.ranks, input_elements(schedule.collective, schedule.ranks, 0)), dtype=np.int64)
+    with pytest.raises(NonsenseError, match="memory of rank"):
+        interpret(schedule, data, 0, choose, slots=len(schedule.ops))
+
+
 @given(
     built_in=st.sampled_from(BUILT_IN),
     ranks=st.integers(2, 9),
@@ -188,6 +215,8 @@ def gives_the_exact_result(schedule, random, slots, runs=6):
 )
 @example(("all_reduce", "two_shot"), 3, 1, None, 2, [cut], 0)
 @example(("all_reduce", "tree"), 6, 1, None, 1, [cut], 3)
+@example(("all_reduce", "nvls"), 3, 1, None, 1, [drop_message], 0)
+@example(("broadcast", "nvls"), 3, 1, None, 1, [cut], 0)
 def test_a_break_is_found_or_harmless(built_in, ranks, channels, chunks, slots, breaks, seed):
     random = Random(seed)
     root = random.randrange(ranks)
@@ -200,6 +229,8 @@ def test_a_break_is_found_or_harmless(built_in, ranks, channels, chunks, slots, 
         report = verify(broken, slots=slots)
     except ScheduleError as fault:
         event(next((word for word in FAULTS if word in str(fault)), "rule"))
+        if absent := ABSENT.search(str(fault)):
+            touches_absent_memory(broken, random, **absent.groupdict())
         return
     event("harmless")
     if report.any_count:
