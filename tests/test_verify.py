@@ -335,7 +335,7 @@ def test_every_signal_of_nvls_counts(ranks):
             with pytest.raises(
                 ScheduleError,
                 match=rf"rank {other} thread .* \(multimem_reduce input\[{other}\] to output\[{other}\]\) touches "
-                rf"memory of rank {one}, which need not have begun by then; an empty message from rank {one} before it would",
+                rf"memory of rank {one}, which need not have begun by then; an empty message from rank {one} before",
             ):
                 verify(without_signal(schedule, one, other, 0))
             with pytest.raises(
@@ -419,16 +419,27 @@ def test_a_sum_of_what_one_rank_has_not_written_is_refused():
         verify(schedule)
 
 
-def test_a_sum_that_is_not_complete_when_the_switch_reads_it_races():
-    """Rank 1 tells that it has begun before it has written what rank 0 has the switch add."""
+@pytest.mark.parametrize(
+    ("kind", "own_thread", "writes", "earlier", "later"),
+    [
+        (kinds.MULTIMEM_STORE, 0, OUT, r"rank 1 thread 0 step 1 \(copy", r"rank 0 .* \(multimem_store"),
+        (kinds.MULTIMEM_STORE, 1, OUT, r"rank 0 .* \(multimem_store", r"rank 1 thread 1 step 0 \(copy"),
+        (kinds.MULTIMEM_REDUCE, 0, IN, r"rank 1 thread 0 step 1 \(copy", r"rank 0 .* \(multimem_reduce"),
+        (kinds.MULTIMEM_REDUCE, 1, IN, r"rank 0 .* \(multimem_reduce", r"rank 1 thread 1 step 0 \(copy"),
+    ],
+)
+def test_what_a_rank_does_races_with_what_the_switch_does_there(kind, own_thread, writes, earlier, later):
+    """Rank 1 writes to what rank 0 has the switch store to, or add, and is itself still at work."""
     assembler = Assembler()
-    copy = steps(kinds.COPY, src=(IN, 0), dst=(SCRATCH, 0))
-    reduce = steps(kinds.MULTIMEM_REDUCE, src=(SCRATCH, 0), dst=(OUT, 0))
-    assembler.add(0, 0, copy, HEAR, reduce, TELL, send_peer=1, recv_peer=1)
-    assembler.add(1, 0, TELL, copy, HEAR, send_peer=0, recv_peer=0)
-    early = assembler.schedule("reduce", "early", 2, input_chunks=1, output_chunks=1, scratch_chunks=1)
-    with pytest.raises(ScheduleError, match=r"race on rank 1 scratch\[0\]|reads rank 1 scratch\[0\], which nothing"):
-        verify(early)
+    assembler.add(0, 0, HEAR, steps(kind, src=(IN, 0), dst=(OUT, 0)), TELL, send_peer=1, recv_peer=1)
+    copy = steps(kinds.COPY, src=(IN, 0), dst=(writes, 0))
+    own = [TELL, HEAR] if own_thread else [TELL, copy, HEAR]
+    assembler.add(1, 0, *own, send_peer=0, recv_peer=0)
+    if own_thread:
+        assembler.add(1, 1, copy)
+    schedule = assembler.schedule("all_reduce", "meddle", 2, input_chunks=1, output_chunks=1)
+    with pytest.raises(ScheduleError, match=rf"race on rank 1 \w+\[0\]: nothing orders {earlier} .* and {later}"):
+        verify(schedule)
 
 
 def two_groups() -> Schedule:
