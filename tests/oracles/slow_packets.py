@@ -7,10 +7,12 @@ Operations and packets are timed differently, because the rules differ in kind:
 * Links and outputs choose among what is there at a moment (sections 3 to 5), so packets follow one queue of
   events. All events of a moment happen first; only then do chips put messages in line, ports send, and
   outputs decide. Serialising takes at least 1 fs, so these three have no consequences at the same moment.
+
+An in-switch operation is both: its finish becomes known with the arrival of its last packet.
 """
 
 import heapq
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,6 +29,7 @@ REDUCES = {
     kinds.RECV_REDUCE_COPY,
     kinds.RECV_REDUCE_COPY_SEND,
 }
+IN_SWITCH = {kinds.MULTIMEM_REDUCE, kinds.MULTIMEM_STORE}
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ class Operation:
 
     `message_bytes` is the wire image of the message that it receives, sends, or passes on; `work_bytes` is
     what the endpoint works on. Peers count only where `kind` uses them.
+
+    For an in-switch operation `message_bytes` is `b` of the page, the bytes of memory that it adds or stores, `members`
+    are the ranks of its switch group in order, and `offset` is `o` of section 3; for others the two do not count.
     """
 
     rank: int
@@ -91,6 +97,8 @@ class Operation:
     work_bytes: int = 0
     message_bytes: int = 0
     dep: int | None = None
+    members: tuple[int, ...] = ()
+    offset: int = 0
 
 
 @dataclass
@@ -99,7 +107,7 @@ class Times:
 
     start: list[int]
     finish: list[int]
-    visible: dict[tuple[int, int, int, int], int]  # (source, destination, channel, k)
+    visible: dict[tuple[int, int, int, int], int]  # messages: (source, destination, channel, k)
     time_fs: int
     up_bytes: dict[tuple[int, int], int]  # (chip, lane): the domain's, group after group, then the network's
     down_bytes: dict[tuple[int, int], int]  # (lane, chip); without switches the other end of an up link
@@ -132,10 +140,44 @@ class Message:
         return self.stage.latencies_fs[self.group]
 
 
+@dataclass
+class InSwitch:
+    """What chips and the switch send for an in-switch operation: terms and their sum, or a message and its copies."""
+
+    operation: Operation
+    sender: int  # global operation index
+    packets: list[int]  # bytes on a link of every term and the sum, or of the message and every copy
+    stage: Stage
+    ready: int = 0
+    under_way: int = 0  # packets that have not arrived at the chips where they end
+    at_switch: Counter[int] = field(default_factory=Counter)  # by packet number: terms that are there
+    at_chips: Counter[int] = field(default_factory=Counter)  # by packet number: copies that have arrived
+
+    @property
+    def senders(self) -> tuple[int, ...]:
+        """The chips that put these packets in line."""
+        op = self.operation
+        return op.members if op.kind == kinds.MULTIMEM_REDUCE else (op.rank,)
+
+    @property
+    def receivers(self) -> tuple[int, ...]:
+        """The chips that the switch sends packets of this number to."""
+        op = self.operation
+        return (op.rank,) if op.kind == kinds.MULTIMEM_REDUCE else op.members
+
+    @property
+    def latency_fs(self) -> int:
+        return self.stage.latencies_fs[0]
+
+
 @dataclass(frozen=True)
 class Packet:
-    message: Message
-    size: int
+    message: Message | InSwitch
+    number: int  # of its message
+
+    @property
+    def size(self) -> int:
+        return self.message.packets[self.number]
 
 
 @dataclass
@@ -149,11 +191,14 @@ class Port:
 
 @dataclass
 class Output:
-    """A switch's link to a chip, and the packets that wait for it by source chip."""
+    """A switch's link to a chip, and the packets that wait for it by source chip.
+
+    Those of an input are a heap of (there since, thread and step of its operation, number, packet).
+    """
 
     pointer: int
     sharers: int  # ranks that share the switch
-    waiting: dict[int, deque[Packet]] = field(default_factory=lambda: defaultdict(deque))
+    waiting: dict[int, list[tuple[int, int, int, int, Packet]]] = field(default_factory=lambda: defaultdict(list))
     free_at: int = 0
 
 
@@ -236,7 +281,11 @@ def directions(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 def cut(wire_bytes: int, fabric: Fabric, stage: Stage) -> list[int]:
     """Sizes on a link of the packets of a wire image (section 3)."""
-    left = -(-wire_bytes // fabric.data) * fabric.line
+    return cut_bytes(-(-wire_bytes // fabric.data) * fabric.line, stage)
+
+
+def cut_bytes(left: int, stage: Stage) -> list[int]:
+    """As `cut`, of bytes that are in no lines: of memory, for an in-switch operation."""
     payloads = []
     while left > stage.payload:
         payloads.append(stage.payload)
@@ -267,7 +316,8 @@ class _Engine:
     def __init__(self, operations: list[Operation], fabric: Fabric) -> None:
         self.operations = operations
         self.fabric = fabric
-        self.chips = 1 + max((max(op.rank, op.send_peer, op.recv_peer) for op in operations), default=-1)
+        named = [max(op.rank, op.send_peer, op.recv_peer, *op.members) for op in operations]
+        self.chips = 1 + max(named, default=-1)
         self.steps = number_steps(operations)
 
         # Operations: what each still waits for, and what it lets go on.
@@ -276,7 +326,7 @@ class _Engine:
         self.missing: list[set[str]] = [set() for _ in operations]
         # By operation: (a later one, what that one waits for, extra fs after the finish).
         self.after: list[list[tuple[int, str, int]]] = [[] for _ in operations]
-        self.sent: dict[int, Message] = {}
+        self.sent: dict[int, Message | InSwitch] = {}
         self.visible: dict[tuple[int, int, int, int], int] = {}
         self.connect()
 
@@ -303,9 +353,8 @@ class _Engine:
         self.outputs_to_try: set[tuple[int, int]] = set()
 
     def run(self) -> Times:
-        for index, missing in enumerate(self.missing):
-            if not missing and self.finish[index] is None:
-                self.begin(index)
+        for index in [index for index, missing in enumerate(self.missing) if not missing]:
+            self.begin(index)
         while self.events:
             self.now = self.events[0][0]
             while self.events and self.events[0][0] == self.now:
@@ -339,6 +388,10 @@ class _Engine:
                 self.wait_for(index, index - 1, "the operation before it")
             if op.dep is not None:
                 self.wait_for(index, op.dep, "its dependency")
+            if op.kind in IN_SWITCH:
+                self.check_group(index)
+                stage = self.fabric.domain
+                self.sent[index] = InSwitch(op, index, cut_bytes(op.message_bytes, stage), stage)
 
         for connection, indices in receives.items():
             for k, index in enumerate(indices):
@@ -374,7 +427,7 @@ class _Engine:
         """The operations that send on, and receive from, each connection, first to last."""
         sends, receives = defaultdict(list), defaultdict(list)
         for index, op in enumerate(self.operations):
-            if op.kind not in LOCAL | SENDS | RECEIVES:
+            if op.kind not in LOCAL | SENDS | RECEIVES | IN_SWITCH:
                 raise ValueError(f"operation {index} has kind {op.kind}, which the timing rules do not have")
             if op.kind in SENDS:
                 sends[op.rank, op.send_peer, op.channel].append(index)
@@ -391,6 +444,13 @@ class _Engine:
             ends = self.describe(sender), self.describe(receiver)
             raise ValueError(f"{ends[0]} sends {sent} bytes, {ends[1]} takes {expected}")
 
+    def check_group(self, index: int) -> None:
+        op, chips = self.operations[index], self.fabric.chips
+        if self.fabric.topology != "switched":
+            raise ValueError(f"{self.describe(index)}: no in-switch operation in a {self.fabric.topology} domain")
+        if op.rank not in op.members or len({rank // chips for rank in op.members}) > 1:
+            raise ValueError(f"{self.describe(index)}: its switch group {op.members} is not of its domain")
+
     def wait_for(self, index: int, other: int, cause: str, extra_fs: int = 0) -> None:
         self.missing[index].add(cause)
         self.after[other].append((index, cause, extra_fs))
@@ -405,10 +465,16 @@ class _Engine:
             if op.kind in SENDS:
                 ready += self.fabric.step_fs + self.sent[index].stage.extra_fs
                 self.at(ready, lambda index=index: self.ready_now.append(index))
-            self.finish[index] = ready + self.work(op)
-            for later, cause, extra_fs in self.after[index]:
-                if self.learn(later, cause, self.finish[index] + extra_fs):
-                    to_begin.append(later)
+            if op.kind in IN_SWITCH:
+                self.sent[index].ready = ready + self.fabric.step_fs
+                self.at(self.sent[index].ready, lambda index=index: self.ready_now.append(index))
+            else:
+                to_begin += self.end(index, ready + self.work(op))
+
+    def end(self, index: int, time: int) -> list[int]:
+        """Note the finish of an operation, and name those that this was the last thing missing for."""
+        self.finish[index] = time
+        return [later for later, cause, extra_fs in self.after[index] if self.learn(later, cause, time + extra_fs)]
 
     def learn(self, index: int, cause: str, time: int) -> bool:
         """Note one of the moments that an operation waits for; True if it was the last one missing."""
@@ -417,24 +483,40 @@ class _Engine:
         return not self.missing[index]
 
     def work(self, op: Operation) -> int:
-        if op.kind == kinds.NOP:
+        if op.kind in (kinds.NOP, kinds.MULTIMEM_REDUCE):
             return 0
         return duration(op.work_bytes, self.fabric.reduce if op.kind in REDUCES else self.fabric.copy)
 
     # Section 3: from message to packets.
 
     def put_in_line(self) -> None:
-        self.ready_now.sort(key=lambda index: (self.operations[index].thread, self.steps[index]))
+        """Messages first; as those of a line have one rank, its place in the order means nothing to them."""
+        ops = self.operations
+        self.ready_now.sort(key=lambda i: (ops[i].kind in IN_SWITCH, ops[i].rank, ops[i].thread, self.steps[i]))
         for index in self.ready_now:
             message = self.sent[index]
+            if isinstance(message, InSwitch):
+                self.put_in_line_in_switch(message)
+                continue
             line = (message.source, message.first_lane)
-            for size in message.packets:
+            for number in range(len(message.packets)):
                 lane = self.packets_counted[line] % message.stage.widths[message.group]
-                link = (message.source, message.first_lane + lane)
                 self.packets_counted[line] += 1
-                self.ports[link].queue.append(Packet(message, size))
-                self.ports_to_try.add(link)
+                self.queue(Packet(message, number), (message.source, message.first_lane + lane))
         self.ready_now.clear()
+
+    def put_in_line_in_switch(self, message: InSwitch) -> None:
+        """Every packet takes the lane of its address, and is not counted."""
+        stage, op = message.stage, message.operation
+        message.under_way = len(message.packets) * len(message.receivers)
+        for chip in message.senders:
+            for number in range(len(message.packets)):
+                lane = (op.offset // stage.payload + number) % stage.widths[0]
+                self.queue(Packet(message, number), (chip, lane))
+
+    def queue(self, packet: Packet, link: tuple[int, int]) -> None:
+        self.ports[link].queue.append(packet)
+        self.ports_to_try.add(link)
 
     # Section 4: from the chip.
 
@@ -456,7 +538,7 @@ class _Engine:
         message, lane = packet.message, link[1]
         there = self.now + serialising + message.latency_fs
         if message.stage.switched:
-            self.at(there, lambda: self.reach_switch(packet, lane))
+            self.at(there, lambda: self.reach_switch(packet, link))
         else:
             self.down_bytes[lane, message.destination] += packet.size
             self.down_busy[lane, message.destination] += serialising
@@ -467,12 +549,26 @@ class _Engine:
         self.ports[link].credits += 1
         self.ports_to_try.add(link)
 
-    def reach_switch(self, packet: Packet, lane: int) -> None:
-        link = (lane, packet.message.destination)
-        self.outputs[link].waiting[packet.message.source].append(packet)
-        self.outputs_to_try.add(link)
+    def reach_switch(self, packet: Packet, up_link: tuple[int, int]) -> None:
+        message, lane = packet.message, up_link[1]
+        if isinstance(message, Message):
+            self.wait_at_output(packet, message.source, (lane, message.destination))
+            return
+        if message.operation.kind == kinds.MULTIMEM_REDUCE:
+            self.at(self.now + message.latency_fs, lambda: self.return_credit(up_link))
+            message.at_switch[packet.number] += 1
+            if message.at_switch[packet.number] < len(message.senders):
+                return
+        for chip in message.receivers:  # of the sum or of the copies
+            self.wait_at_output(packet, message.operation.rank, (lane, chip))
 
     # Section 5: switch to chip.
+
+    def wait_at_output(self, packet: Packet, source: int, link: tuple[int, int]) -> None:
+        sender = packet.message.sender
+        order = (self.now, self.operations[sender].thread, self.steps[sender], packet.number)
+        heapq.heappush(self.outputs[link].waiting[source], (*order, packet))
+        self.outputs_to_try.add(link)
 
     def decide_at_outputs(self) -> None:
         for link in self.outputs_to_try:
@@ -482,7 +578,7 @@ class _Engine:
                 # Differences of ranks of one domain are those of its chips, so the pointer may be any number.
                 chosen = min(inputs, key=lambda chip: (chip - output.pointer) % output.sharers)
                 output.pointer = chosen + 1
-                packet = output.waiting[chosen].popleft()
+                packet = heapq.heappop(output.waiting[chosen])[-1]
                 output.free_at = self.now + packet.message.stage.ser(packet.size)
                 self.down_bytes[link] += packet.size
                 self.down_busy[link] += output.free_at - self.now
@@ -490,15 +586,38 @@ class _Engine:
                 there = output.free_at + packet.message.latency_fs
                 self.at(there, lambda packet=packet: self.reach_chip(packet))
                 up_link = (chosen, link[0])
-                self.at(there, lambda up_link=up_link: self.return_credit(up_link))
+                self.at(there, lambda packet=packet, up_link=up_link: self.leave_switch(packet, up_link))
         self.outputs_to_try.clear()
+
+    def leave_switch(self, packet: Packet, up_link: tuple[int, int]) -> None:
+        """One latency after the packet's end on its output: of a store, the last of its copies returns the credit."""
+        message = packet.message
+        if isinstance(message, InSwitch):
+            if message.operation.kind == kinds.MULTIMEM_REDUCE:
+                return
+            message.at_chips[packet.number] += 1
+            if message.at_chips[packet.number] < len(message.receivers):
+                return
+        self.return_credit(up_link)
 
     # Section 6: delivery.
 
     def reach_chip(self, packet: Packet) -> None:
         packet.message.under_way -= 1
-        if packet.message.under_way == 0:
+        if packet.message.under_way > 0:
+            return
+        if isinstance(packet.message, InSwitch):
+            self.finish_in_switch(packet.message)
+        else:
             self.deliver(packet.message)
+
+    def finish_in_switch(self, message: InSwitch) -> None:
+        """Section 2: the last packet is where it belongs."""
+        stage, latency = message.stage, message.latency_fs
+        empty_path = 2 * (stage.ser(max(message.packets)) + latency)
+        visible = max(self.now, message.ready + self.work(message.operation) + empty_path)
+        for later in self.end(message.sender, visible + 2 * (latency + stage.ser(stage.header))):
+            self.begin(later)
 
     def deliver(self, message: Message) -> None:
         empty_path = message.stage.hops * (message.stage.ser(max(message.packets)) + message.latency_fs)

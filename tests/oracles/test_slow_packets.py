@@ -312,8 +312,8 @@ def test_bad_operations():
         run([send(0, 1), send(0, 1, thread=1)], FABRIC)
     with pytest.raises(ValueError, match="not contiguous"):
         run([local(0), local(1), local(0)], FABRIC)
-    with pytest.raises(ValueError, match="kind 10"):
-        run([local(0, kinds.MULTIMEM_REDUCE)], FABRIC)
+    with pytest.raises(ValueError, match="kind 12"):
+        run([local(0, 12)], FABRIC)
 
 
 def test_one_message_over_a_mesh_link():
