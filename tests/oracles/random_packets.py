@@ -1,12 +1,13 @@
 """Random schedules and fabrics for tests that hold two packet engines together."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from math import prod
 from random import Random
 
 from collemu_kernels import kinds
 
-from tests.oracles.slow_packets import NO_STAGE, Fabric, Operation, Stage, directions, group_of
+from tests.oracles.slow_packets import IN_SWITCH, NO_STAGE, Fabric, Operation, Stage, directions, group_of
 
 LOCAL = (kinds.NOP, kinds.COPY, kinds.REDUCE)
 RECEIVES = (kinds.RECV, kinds.RECV_REDUCE, kinds.RECV_REDUCE_COPY)
@@ -15,6 +16,7 @@ FUSED_SENDS = (kinds.RECV_COPY_SEND, kinds.RECV_REDUCE_SEND, kinds.RECV_REDUCE_C
 MAX_THREADS = 4  # of a rank
 MAX_CHANNELS = 3
 MAX_MESSAGES = 80  # begun; forwarding makes more
+MAX_IN_SWITCH = 5  # times that one operation, or one of every rank of a switch group, is added
 
 TOPOLOGIES = ("switched", "nested", "mesh", "torus")
 TORUS_SHAPES = ((2,), (3,), (1, 3), (4,), (2, 2), (5,), (2, 3), (3, 2), (2, 1, 3), (2, 2, 2), (8,), (3, 3))
@@ -40,15 +42,48 @@ def random_case(rng: Random) -> tuple[list[Operation], Fabric]:
 
     Operations are made in an order in which they could run one at a time: a message is received right after
     it is sent, so message k - slots is received before message k is sent, and a dependency names an operation
-    that is there already. Work is random too, and need not fit the message.
+    that is there already. Work is random too, and need not fit the message. In-switch operations wait for
+    nothing but their thread and dependency, so they may be anywhere.
     """
     fabric = random_fabric(rng)
     case = _Case(rng, random_peers(rng, fabric))
-    for _ in range(rng.randint(1, MAX_MESSAGES)):
+    messages = rng.randint(1, MAX_MESSAGES)
+    group_size = random_group_size(rng, fabric, ranks=len(case.peers))
+    times = rng.randint(1, MAX_IN_SWITCH) if group_size else 0
+    in_switch = Counter(rng.choice([0, rng.randrange(messages)]) for _ in range(times))  # by messages before
+    for made in range(messages):
+        for _ in range(in_switch[made]):
+            case.add_in_switch(group_size, fabric.domain.payload)
         if rng.random() < 0.2:
             case.add_local()
         case.add_message()
     return case.in_global_order(), fabric
+
+
+def random_group_size(rng: Random, fabric: Fabric, ranks: int) -> int:
+    """Ranks of every switch group, the last of which may be shorter, or 0 without; no group is in two domains."""
+    if fabric.topology != "switched" or rng.random() < 0.6:
+        return 0
+    one_domain = ranks <= fabric.chips
+    most = ranks if one_domain else fabric.chips
+    sizes = [size for size in range(2, most + 1) if one_domain or fabric.chips % size == 0]
+    return rng.choice([sizes[-1], rng.choice(sizes)]) if sizes else 0
+
+
+def switch_group_size(operations: list[Operation]) -> int:
+    """The least size that explains the groups of all in-switch operations, 0 if there is none."""
+    in_switch = [op for op in operations if op.kind in IN_SWITCH]
+    ranks = 1 + max((max(op.rank, op.send_peer, op.recv_peer, *op.members) for op in operations), default=-1)
+    for size in range(1, ranks + 1) if in_switch else ():
+        if all(op.members == switch_group(op.rank, size, ranks) for op in in_switch):
+            return size
+    assert not in_switch, "the groups are not all of one size"
+    return 0
+
+
+def switch_group(rank: int, size: int, ranks: int) -> tuple[int, ...]:
+    first = rank // size * size
+    return tuple(range(first, min(first + size, ranks)))
 
 
 def random_peers(rng: Random, fabric: Fabric) -> list[list[int]]:
@@ -213,6 +248,19 @@ class _Case:
         threads = self.threads[rank] or [self.new_thread(rank, channel=0)]
         self.add(self.rng.choice(threads), self.rng.choice(LOCAL), message_bytes=0)
 
+    def add_in_switch(self, group_size: int, payload: int) -> None:
+        """One operation of a random rank, or one of every rank of its group, each on its share of a buffer."""
+        group = switch_group(self.rng.randrange(len(self.threads)), group_size, len(self.threads))
+        kind = self.rng.choice(sorted(IN_SWITCH))
+        size = random_size(self.rng)
+        offset = self.rng.choice([0, payload * self.rng.randint(0, 9), self.rng.randint(0, 5000)])
+        everyone = self.rng.random() < 0.3
+        for share, rank in enumerate(group if everyone else [self.rng.choice(group)]):
+            threads = self.threads[rank]
+            if not threads or (len(threads) < MAX_THREADS and self.rng.random() < 0.3):
+                self.new_thread(rank, channel=self.rng.randrange(MAX_CHANNELS))
+            self.add(self.rng.choice(threads), kind, size, members=group, offset=offset + share * size)
+
     def add_message(self) -> None:
         """Send a message from a random chip; its receivers may pass it on and on."""
         source = self.rng.randrange(len(self.threads))
@@ -262,7 +310,7 @@ class _Case:
         self.threads[rank].append(thread)
         return thread
 
-    def add(self, thread: Thread, kind: int, message_bytes: int) -> None:
+    def add(self, thread: Thread, kind: int, message_bytes: int, **in_switch: object) -> None:
         """Append an operation; peers come later, as the thread may not have all of its own yet."""
         others = [other for other in self.threads[thread.rank] if other is not thread]
         earlier = [index for other in others for index in other.operations[-3:]]
@@ -276,6 +324,7 @@ class _Case:
                 work_bytes=self.rng.choice([0, message_bytes, random_size(self.rng)]),
                 message_bytes=message_bytes,
                 dep=self.rng.choice(earlier) if earlier and self.rng.random() < 0.3 else None,
+                **in_switch,
             )
         )
 

@@ -6,9 +6,13 @@ message as soon as it is asked, so the only events are the askings, in order of 
 
 import heapq
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from collemu_kernels import kinds
+
 from tests.oracles.slow_packets import (
+    IN_SWITCH,
     LOCAL,
     RECEIVES,
     REDUCES,
@@ -18,6 +22,7 @@ from tests.oracles.slow_packets import (
     Stage,
     coordinates,
     cut,
+    cut_bytes,
     describe_message,
     directions,
     duration,
@@ -55,7 +60,33 @@ class Message:
     group: int  # of its connection
     packets: list[int]  # bytes on a link, header included
     path: list[Link]  # ports in the order of asking
+    passage: "Passage"
     receiver: int | None = None  # global operation index
+
+
+@dataclass
+class InSwitch:
+    """An in-switch operation: a term of each chip of the group and the sum, or a store and a copy to each chip."""
+
+    index: int  # of the operation
+    ready: int
+    packets: list[int]  # bytes on a link of each term and the sum, or of the store and each copy
+    passage: "Passage"
+    to_begin: int = 0  # terms that have not begun
+    sum_asks: int = 0  # at the earliest
+    to_arrive: int = 0  # sum, or copies
+    arrival: int = 0  # the latest so far
+
+
+@dataclass(frozen=True)
+class Passage:
+    """How packets pass a port, all of one message at once; times in fs."""
+
+    occupies: int
+    until_last: int
+    crossing: int
+    latency: int
+    largest: int  # of its packets
 
 
 @dataclass
@@ -121,17 +152,17 @@ class _Engine:
         self.passed = False
         self.tied = False
         self.onward: dict[tuple[Link, Link], int] = {}  # the latest asking for the second after the first
-        self.asks: list[tuple[int, int, Message, int]] = []  # (time, a unique number, message, place on its path)
+        # (time, a unique number, port, how it is passed, bytes, what comes of the moment when the port begins)
+        self.asks: list[tuple[int, int, Link, Passage, int, Callable[[int], None]]] = []
         self.asks_made = 0
         self.connect()
 
     def run(self) -> Times:
-        for index, missing in enumerate(self.missing):
-            if not missing and self.finish[index] is None:
-                self.begin(index)
+        for index in [index for index, missing in enumerate(self.missing) if not missing]:
+            self.begin(index)
         while self.asks:
-            time, _, message, place = heapq.heappop(self.asks)
-            self.serve(time, message, place)
+            time, _, link, passage, nbytes, onward = heapq.heappop(self.asks)
+            onward(self.serve(time, link, passage, nbytes))
         blocked = [index for index, missing in enumerate(self.missing) if missing]
         if blocked:
             named = "; ".join(f"operation {i} (waits for {', '.join(sorted(self.missing[i]))})" for i in blocked)
@@ -154,7 +185,7 @@ class _Engine:
         """Note what each operation waits for."""
         sends, receives = defaultdict(list), defaultdict(list)
         for index, op in enumerate(self.operations):
-            if op.kind not in LOCAL | SENDS | RECEIVES:
+            if op.kind not in LOCAL | SENDS | RECEIVES | IN_SWITCH:
                 raise ValueError(f"operation {index} has kind {op.kind}, which the timing rules do not have")
             if op.kind in SENDS:
                 sends[op.rank, op.send_peer, op.channel].append(index)
@@ -183,7 +214,9 @@ class _Engine:
         source, destination, _, _ = key
         stage, path = stage_of(self.fabric, source, destination), path_of(self.fabric, source, destination)
         packets = cut(self.operations[sender].message_bytes, self.fabric, stage)
-        return Message(key, sender, stage, path[0][3], packets, path)
+        lanes = min(stage.widths[link[3]] for link in path)  # the narrowest of a long way
+        passage = passage_of(packets, stage, path[0][3], lanes)
+        return Message(key, sender, stage, path[0][3], packets, path, passage)
 
     def notice(self, message: Message) -> int:
         stage = message.stage
@@ -198,15 +231,20 @@ class _Engine:
         to_begin = [first]
         while to_begin:
             index = to_begin.pop()
-            ready = self.start[index]
-            if self.operations[index].kind in SENDS:
+            op, ready = self.operations[index], self.start[index]
+            if op.kind in IN_SWITCH:
+                self.begin_in_switch(index, ready + self.fabric.step_fs)
+                continue
+            if op.kind in SENDS:
                 message = self.sent[index]
                 ready += self.fabric.step_fs + message.stage.extra_fs
-                self.ask(ready, message, 0)
-            self.finish[index] = ready + self.work(self.operations[index])
-            for later, cause, extra_fs in self.after[index]:
-                if self.learn(later, cause, self.finish[index] + extra_fs):
-                    to_begin.append(later)
+                self.ask_for_place(ready, message, 0)
+            to_begin += self.end(index, ready + self.work(op))
+
+    def end(self, index: int, time: int) -> list[int]:
+        """Note the finish of an operation, and name those that this was the last thing missing for."""
+        self.finish[index] = time
+        return [later for later, cause, extra_fs in self.after[index] if self.learn(later, cause, time + extra_fs)]
 
     def learn(self, index: int, cause: str, time: int) -> bool:
         """Note one of the moments that an operation waits for; True if it was the last one missing."""
@@ -215,51 +253,117 @@ class _Engine:
         return not self.missing[index]
 
     def work(self, op: Operation) -> int:
-        if op.kind == 0:
+        if op.kind in (kinds.NOP, kinds.MULTIMEM_REDUCE):
             return 0
         return duration(op.work_bytes, self.fabric.reduce if op.kind in REDUCES else self.fabric.copy)
 
     # Section 8: ports.
 
-    def ask(self, time: int, message: Message, place: int) -> None:
+    def ask(self, time: int, link: Link, passage: Passage, nbytes: int, onward: Callable[[int], None]) -> None:
         self.asks_made += 1
-        heapq.heappush(self.asks, (time, self.asks_made, message, place))
+        heapq.heappush(self.asks, (time, self.asks_made, link, passage, nbytes, onward))
 
-    def serve(self, time: int, message: Message, place: int) -> None:
-        """A message asks for a port, which begins it when those that asked before no longer occupy it."""
-        link = message.path[place]
-        stage, group = message.stage, link[3]
-        latency = stage.latencies_fs[group]
-        lanes = min(stage.widths[each[3]] for each in message.path)  # the narrowest of a long way
-        count = len(message.packets)
-        full = stage.ser(packet_size(stage.payload, stage))
-        last, largest = stage.ser(message.packets[-1]), stage.ser(max(message.packets))
-        busiest = -(-count // lanes)  # packets of the busiest lane
-        pace = full
-        if busiest > stage.credits:
-            pace = max(full, -(-(stage.hops * full + 2 * latency) // stage.credits))
-        occupies = -(-((count - 1) * pace + last) // lanes)
-        until_last = (busiest - 1) * pace + (last if (count - 1) % lanes == 0 else largest)
-
+    def serve(self, time: int, link: Link, passage: Passage, nbytes: int) -> int:
+        """When a port begins what asks for it now: when those that asked before no longer occupy it."""
         port = self.ports[link]
         if port.last_asked is not None and time - port.last_asked <= SAME_MOMENT_FS:
             self.tied = True
         port.last_asked = time
         self.waited += port.free_at > time
         begins = max(time, port.free_at)
-        port.free_at = begins + occupies
-        self.port_bytes[link] += sum(message.packets)
+        port.free_at = begins + passage.occupies
+        self.port_bytes[link] += nbytes
+        return begins
+
+    # Messages.
+
+    def ask_for_place(self, time: int, message: Message, place: int) -> None:
+        """Ask for the next port of the path of a message."""
+        link, nbytes = message.path[place], sum(message.packets)
+        self.ask(time, link, message.passage, nbytes, lambda begins: self.go_on(begins, message, place))
+
+    def go_on(self, begins: int, message: Message, place: int) -> None:
+        passage = message.passage
         if place + 1 < len(message.path):
-            asks = begins + latency + (full if count > 1 else last)
-            ways = link, message.path[place + 1]
+            asks = begins + passage.crossing
+            ways = message.path[place], message.path[place + 1]
             self.passed |= asks <= self.onward.get(ways, -1)
             self.onward[ways] = max(asks, self.onward.get(ways, -1))
-            self.ask(asks, message, place + 1)
+            self.ask_for_place(asks, message, place + 1)
         else:
-            self.deliver(message, begins + until_last + latency, stage.hops * (largest + latency))
+            self.deliver(message, begins + passage.until_last + passage.latency)
 
-    def deliver(self, message: Message, arrival: int, empty_path: int) -> None:
+    def deliver(self, message: Message, arrival: int) -> None:
+        empty_path = message.stage.hops * (message.passage.largest + message.passage.latency)
         visible = max(arrival, self.finish[message.sender] + empty_path)
         self.visible[message.key] = visible
         if message.receiver is not None and self.learn(message.receiver, describe_message(*message.key), visible):
             self.begin(message.receiver)
+
+    # In-switch operations.
+
+    def begin_in_switch(self, index: int, ready: int) -> None:
+        op, stage = self.operations[index], self.fabric.domain
+        assert self.fabric.topology == "switched" and op.rank in op.members
+        packets = cut_bytes(op.message_bytes, stage)
+        reduces = op.kind == kinds.MULTIMEM_REDUCE
+        # The credit of a term comes from the switch, and that of a store from the other end of its copies.
+        passage = passage_of(packets, stage, 0, stage.widths[0], links_to_credit=1 if reduces else 2)
+        in_switch = InSwitch(index, ready, packets, passage)
+        if reduces:
+            in_switch.to_begin, in_switch.to_arrive = len(op.members), 1
+            for chip in op.members:
+                self.ask_in_switch(ready, in_switch, ("up", "domain", chip, 0), self.term_begins)
+        else:
+            in_switch.to_arrive = len(op.members)
+            self.ask_in_switch(ready, in_switch, ("up", "domain", op.rank, 0), self.store_begins)
+
+    def ask_in_switch(
+        self, time: int, in_switch: InSwitch, link: Link, onward: Callable[[int, InSwitch], None]
+    ) -> None:
+        nbytes = sum(in_switch.packets)
+        self.ask(time, link, in_switch.passage, nbytes, lambda begins: onward(begins, in_switch))
+
+    def term_begins(self, begins: int, in_switch: InSwitch) -> None:
+        in_switch.sum_asks = max(in_switch.sum_asks, begins + in_switch.passage.crossing)
+        in_switch.to_begin -= 1
+        if in_switch.to_begin == 0:
+            link = ("down", "domain", self.operations[in_switch.index].rank, 0)
+            self.ask_in_switch(in_switch.sum_asks, in_switch, link, self.last_port_begins)
+
+    def store_begins(self, begins: int, in_switch: InSwitch) -> None:
+        for chip in self.operations[in_switch.index].members:
+            link = ("down", "domain", chip, 0)
+            self.ask_in_switch(begins + in_switch.passage.crossing, in_switch, link, self.last_port_begins)
+
+    def last_port_begins(self, begins: int, in_switch: InSwitch) -> None:
+        """The port of the chip where a sum or a copy ends."""
+        passage, stage = in_switch.passage, self.fabric.domain
+        in_switch.arrival = max(in_switch.arrival, begins + passage.until_last + passage.latency)
+        in_switch.to_arrive -= 1
+        if in_switch.to_arrive == 0:
+            worked = in_switch.ready + self.work(self.operations[in_switch.index])
+            visible = max(in_switch.arrival, worked + 2 * (passage.largest + passage.latency))
+            for later in self.end(in_switch.index, visible + 2 * (passage.latency + stage.ser(stage.header))):
+                self.begin(later)
+
+
+def passage_of(packets: list[int], stage: Stage, group: int, lanes: int, links_to_credit: int | None = None) -> Passage:
+    """The formulas of section 8; `links_to_credit` are those that a packet passes until it gives its credit back."""
+    if links_to_credit is None:
+        links_to_credit = stage.hops
+    latency = stage.latencies_fs[group]
+    count = len(packets)
+    full = stage.ser(packet_size(stage.payload, stage))
+    last, largest = stage.ser(packets[-1]), stage.ser(max(packets))
+    busiest = -(-count // lanes)  # packets of the busiest lane
+    pace = full
+    if busiest > stage.credits:
+        pace = max(full, -(-(links_to_credit * full + 2 * latency) // stage.credits))
+    return Passage(
+        occupies=-(-((count - 1) * pace + last) // lanes),
+        until_last=(busiest - 1) * pace + (last if (count - 1) % lanes == 0 else largest),
+        crossing=latency + (full if count > 1 else last),
+        latency=latency,
+        largest=largest,
+    )

@@ -8,6 +8,7 @@ from collemu_kernels import kinds
 
 from tests.oracles.random_packets import random_case
 from tests.oracles.slow_packets import (
+    IN_SWITCH,
     NO_STAGE,
     SENDS,
     Fabric,
@@ -15,6 +16,7 @@ from tests.oracles.slow_packets import (
     Stage,
     coordinates,
     cut,
+    cut_bytes,
     first_lane_of,
     group_of,
     run,
@@ -556,8 +558,16 @@ def test_random_cases_keep_the_bounds(seed):
         k = sent[connection] = sent.get(connection, -1) + 1
         empty_path = (2 if stage.switched else 1) * (stage.ser(max(packets)) + stage.latencies_fs[group])
         assert times.visible[*connection, k] >= times.finish[index] + empty_path
-    assert sum(times.up_bytes.values()) == sum(times.down_bytes.values()) == nbytes
-    last = max(times.visible.values(), default=0)
+    up = down = nbytes
+    for op in operations:
+        if op.kind in IN_SWITCH:
+            once = sum(cut_bytes(op.message_bytes, fabric.domain))
+            reduces = op.kind == kinds.MULTIMEM_REDUCE
+            up += len(op.members) * once if reduces else once
+            down += once if reduces else len(op.members) * once
+    assert (sum(times.up_bytes.values()), sum(times.down_bytes.values())) == (up, down)
+    in_switch = [finish for op, finish in zip(operations, times.finish, strict=True) if op.kind in IN_SWITCH]
+    last = max([*times.visible.values(), *in_switch], default=0)
     lanes = lanes_of(fabric)
     busy = [(lane, fs) for (_, lane), fs in times.up_busy_fs.items()]
     busy += [(lane, fs) for (lane, _), fs in times.down_busy_fs.items()]
