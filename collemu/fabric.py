@@ -78,7 +78,7 @@ class FabricState:
 
 
 def packets_of(
-    nbytes: Int64, protocol: Protocol, payload: int, header: int, flit: int = 1, byte_enable: int = 0
+    nbytes: Int64, data: int, line: int, payload: int, header: int, flit: int = 1, byte_enable: int = 0
 ) -> tuple[Int64, Int64]:
     """Packets of each message, and the bytes of its last packet on a link.
 
@@ -86,11 +86,13 @@ def packets_of(
     ----------
     nbytes : int64 array
         Wire image bytes of each message.
+    data, line : int
+        Bytes of a protocol's lines that are payload, and all bytes of one.
     payload, header, flit, byte_enable : int
         Of a packet: its most payload; what every packet has beside it; what payload takes whole multiples of; what a
         payload that is no whole multiple has besides.
     """
-    line_bytes = -(-nbytes // protocol.data_bytes) * protocol.line_bytes
+    line_bytes = -(-nbytes // data) * line
     packets = np.maximum(1, -(-line_bytes // payload))
     last = line_bytes - (packets - 1) * payload
     whole = -(-last // flit) * flit
@@ -124,15 +126,16 @@ def routes_of(messages: Messages, system: System, protocol: Protocol, *, far: bo
     """
     domain, scaleout = system.domain, system.scaleout
     network = crosses(messages, system)
+    lines = protocol.data_bytes, protocol.line_bytes
     packets, last_bytes = packets_of(
         messages.nbytes,
-        protocol,
+        *lines,
         domain.packet_payload_bytes,
         domain.packet_header_bytes,
         domain.packet_flit_bytes,
         domain.packet_byte_enable_bytes,
     )
-    datagrams = packets_of(messages.nbytes, protocol, scaleout.datagram_bytes, scaleout.datagram_header_bytes)
+    datagrams = packets_of(messages.nbytes, *lines, scaleout.datagram_bytes, scaleout.datagram_header_bytes)
     packets, last_bytes = (
         np.where(network, far, near) for far, near in zip(datagrams, (packets, last_bytes), strict=True)
     )
@@ -191,7 +194,8 @@ def shared_of(in_switch: InSwitch, thread: Int32, system: System, protocol: Prot
     domain = system.domain
     packets, last_bytes = packets_of(
         in_switch.nbytes,
-        protocol,
+        1,
+        1,
         domain.packet_payload_bytes,
         domain.packet_header_bytes,
         domain.packet_flit_bytes,

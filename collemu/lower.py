@@ -172,6 +172,7 @@ def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) 
 
     None where an operation touches scratch alone, whose chunks are as long as what was written there.
     """
+    ops = schedule.ops
     kind, chunks = ops["kind"], ops["count"]
     elements, moved = np.zeros(len(ops), np.int64), np.zeros(len(ops), np.int64)
     known = kind == kinds.NOP
@@ -283,6 +284,7 @@ def _follow_scratch(
 
     Walks the operations in an order that respects threads, dependencies and messages, as a run would.
     """
+    ops = schedule.ops
     kind = ops["kind"]
     length: dict[tuple[int, int], int] = {}
     rank = schedule.threads["rank"][schedule.thread_of_op]
