@@ -204,7 +204,7 @@ def enqueue_part(reach, outputs, expected, ready, queues, trains, active, counts
     trains[train, COUNT] = 1
     trains[train, SIZE] = size
     trains[train, MESSAGE] = code
-    previous = queues[queue, TAIL]
+    previous = queues[queue, TAIL] if queues[queue, HEAD] != NONE else np.int64(NONE)
     following = np.int64(NONE)
     if previous != NONE and not is_before(trains, previous, arrival, code):
         previous = np.int64(NONE)
