@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from collemu_kernels import kinds
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from collemu.arguments import whole
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK, ROOTED
+
+if TYPE_CHECKING:
+    from collemu.catalogue import System
 
 #: One operation: ``src`` and ``dst`` are first chunks, ``count`` is in chunks, ``dep`` is an operation of the
 #: same rank that must have finished, or -1.
@@ -269,25 +272,30 @@ def chunk_name(buffer: int, chunk: int, count: int = 1) -> str:
     return f"{name}[{chunk}]" if count == 1 else f"{name}[{chunk}:{chunk + count}]"
 
 
-def algorithms(collective: str | None = None) -> tuple[str, ...]:
+def algorithms(collective: str | None = None, system: "System | None" = None) -> tuple[str, ...]:
     """Names of the algorithms that `build_schedule` knows.
 
     Parameters
     ----------
     collective : str, optional
         Only those of this collective; all names, each once, when left out.
+    system : System, optional
+        Only those that it can run, whose switches may add and copy or not.
 
     Raises
     ------
     ValueError
         For an unknown collective; the text lists the known ones.
     """
-    from collemu.builders import BUILDERS
+    from collemu.builders import BUILDERS, IN_SWITCH
 
+    without = IN_SWITCH if system is not None and not system.domain.in_switch_reduction else ()
     if collective is None:
-        return tuple(dict.fromkeys(name for table in BUILDERS.values() for name in table))
-    _refuse_unknown_collective(collective)
-    return tuple(BUILDERS[collective])
+        names = dict.fromkeys(name for table in BUILDERS.values() for name in table)
+    else:
+        _refuse_unknown_collective(collective)
+        names = BUILDERS[collective]
+    return tuple(name for name in names if name not in without)
 
 
 def build_schedule(

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import collemu as ce
-from collemu.schedule import algorithms, build_schedule
-
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
+from collemu.schedule import build_schedule
+from tests.built_in import BUILT_IN, COLLECTIVES
 
 
 def each(*collectives):

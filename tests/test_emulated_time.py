@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import collemu as ce
-from collemu.schedule import algorithms, build_schedule
+from collemu.schedule import build_schedule
+from tests.built_in import anywhere
 
 RATES = ("domain.link_bytes_per_s", "endpoint.copy_bytes_per_s", "endpoint.reduce_bytes_per_s")
 MIB = 2**20
@@ -105,7 +106,7 @@ def test_a_ring_is_its_messages_one_after_the_other(system, ranks, block, wire):
 def test_one_rank_copies(system):
     hand = ByHand(system)
     for collective in ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall"):
-        for algorithm in algorithms(collective):
+        for algorithm in anywhere(collective):
             result = ce.emulate(build_schedule(collective, algorithm, 1), system, count=1000)
             assert result.time_fs == hand.launch + hand.copy(4000)
             assert result.wire_bytes == 0 and result.links.total_bytes == 0
@@ -137,7 +138,7 @@ def test_half_the_rates_or_twice_the_bytes_take_twice_as_long(system, collective
 
 
 @pytest.mark.parametrize("name", ["domain.hop_latency_s", "protocol.dma.step_latency_s", "endpoint.launch_s"])
-@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
+@pytest.mark.parametrize("algorithm", anywhere("all_reduce"))
 def test_every_latency_counts(system, name, algorithm):
     schedule = build_schedule("all_reduce", algorithm, 8)
     slow = system.with_(**{name: 2 * system.provenance[name].value})

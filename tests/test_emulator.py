@@ -7,13 +7,12 @@ import pytest
 
 import collemu as ce
 from collemu.collectives import ROOTED
-from collemu.schedule import algorithms, build_schedule
+from collemu.schedule import build_schedule
+from tests.built_in import BUILT_IN, anywhere
 from tests.oracles.collectives_reference import input_elements
 from tests.oracles.hard_numbers import hard_numbers, same_bits
 from tests.oracles.quantised_interpreter import image_bytes, interpret, numpy_type, round_trip, rounded
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 BLOCK_WIRES = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4")
 ELEMENT_WIRES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 OTHER_WIRES = (
@@ -149,7 +148,7 @@ def test_few_fifo_slots_lose_no_message(system, collective, algorithm, wire, slo
 
 
 @pytest.mark.parametrize("wire", ["bfloat16", "mxfp4", "nvfp4"])
-@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
+@pytest.mark.parametrize("algorithm", anywhere("all_reduce"))
 def test_own_terms_stay_exact_without_round_own(system, algorithm, wire):
     check(system, "all_reduce", algorithm, 4, 65, wire, round_own=False, values="wide", seed=5)
 
@@ -244,7 +243,7 @@ def test_direct_reduce_scatter_adds_in_rank_order(system, ranks, count, wire):
 
 
 @every_wire
-@pytest.mark.parametrize("algorithm", algorithms("broadcast"))
+@pytest.mark.parametrize("algorithm", anywhere("broadcast"))
 def test_broadcast_copies_are_those_of_the_root(system, algorithm, wire):
     ranks, count, root = 6, 70, 4
     data = hard_numbers(15, (ranks, count))
@@ -257,7 +256,7 @@ def test_broadcast_copies_are_those_of_the_root(system, algorithm, wire):
 
 
 @every_wire
-@pytest.mark.parametrize("algorithm", algorithms("all_gather"))
+@pytest.mark.parametrize("algorithm", anywhere("all_gather"))
 def test_all_gather_rounds_each_part_once(system, algorithm, wire):
     ranks, count = 5, 45
     data = hard_numbers(16, (ranks, count))
@@ -268,7 +267,7 @@ def test_all_gather_rounds_each_part_once(system, algorithm, wire):
 
 
 @pytest.mark.parametrize("wire", WIRES[1:])
-@pytest.mark.parametrize("algorithm", algorithms("alltoall"))
+@pytest.mark.parametrize("algorithm", anywhere("alltoall"))
 def test_alltoall_leaves_the_own_part_exact(system, algorithm, wire):
     ranks, count = 3, 21
     data = hard_numbers(17, (ranks, ranks * count))

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import collemu as ce
-from collemu.schedule import algorithms, build_schedule
+from collemu.schedule import build_schedule
+from tests.built_in import BUILT_IN
 from tests.oracles.hand_messages import Message, femtoseconds, links_of, run
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 # one rank like the other: nothing is done in the order of ranks
 ROUND = [
     ("all_reduce", "ring"),

@@ -7,12 +7,11 @@ import pytest
 from collemu_kernels import format_ids, kinds
 
 from collemu.lower import lower
-from collemu.schedule import OP, THREAD, Schedule, ScheduleError, algorithms, build_schedule
+from collemu.schedule import OP, THREAD, Schedule, ScheduleError, build_schedule
+from tests.built_in import BUILT_IN
 from tests.oracles.quantised_interpreter import image_bytes
 
 IN, OUT, SCRATCH = kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 WIRES = {
     "float8_e4m3fn": format_ids.FLOAT8_E4M3FN,
     "mxfp8_e4m3": format_ids.MXFP8_E4M3,

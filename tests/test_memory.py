@@ -7,11 +7,9 @@ import pytest
 
 import collemu as ce
 from collemu.memory import payload_of, replicas_identical
-from collemu.schedule import ScheduleError, algorithms, build_schedule
+from collemu.schedule import ScheduleError, build_schedule
+from tests.built_in import BUILT_IN, COLLECTIVES, anywhere
 from tests.oracles.hard_numbers import hard_numbers, same_bits
-
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +91,7 @@ def test_replicas_are_identical_to_the_bit():
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_only_replicated_collectives_are_asked_for_replicas(system, collective):
-    schedule = build_schedule(collective, algorithms(collective)[0], 3)
+    schedule = build_schedule(collective, anywhere(collective)[0], 3)
     data = np.ones((3, schedule.input_regions * 4), np.float32)
     identical = ce.emulate(schedule, system, count=4, data=data).replicas_identical
     replicated = collective in ("all_reduce", "all_gather", "broadcast")

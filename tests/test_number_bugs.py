@@ -7,7 +7,8 @@ import pytest
 import collemu as ce
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.quantization import Quantized, decode, encode, quantize
-from collemu.schedule import algorithms, build_schedule
+from collemu.schedule import build_schedule
+from tests.built_in import anywhere
 from tests.oracles.numbers_reference import nvfp4
 
 MX = [name for name in BLOCK_FORMATS if name.startswith("mx")]
@@ -398,7 +399,7 @@ def test_rocm_systems_9478_combined_ones_make_twos_wherever_they_lie(name, offse
         assert ce.combine(ones, ones, name) == bytes([two]) * size
 
 
-@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
+@pytest.mark.parametrize("algorithm", anywhere("all_reduce"))
 @pytest.mark.parametrize("name", FP8)
 def test_rocm_systems_9478_emulated_ones_make_twos_wherever_they_lie(name, algorithm):
     one, two = encode(np.float32([1, 2]), name).tolist()
@@ -448,7 +449,7 @@ def test_rocm_systems_10374_a_float8_average_divides_by_the_number_of_ranks(name
     wire = name if wire == "own" else wire
     for ranks in (2, 4, 8):
         data = np.full((ranks, 5), 2, np.float32)
-        for algorithm in algorithms("all_reduce"):
+        for algorithm in anywhere("all_reduce"):
             result = run("all_reduce", algorithm, data, 5, op="avg", dtype=name, wire=wire)
             assert (result.outputs == 2).all(), (ranks, algorithm)
     one, two, three = (encode(np.full(9, value, np.float32), name).tobytes() for value in (1, 2, 3))
@@ -463,7 +464,7 @@ def test_rocm_systems_10374_an_average_over_three_is_a_third_in_float32():
 
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
-    [(collective, name) for collective in ("all_gather", "alltoall") for name in algorithms(collective)],
+    [(collective, name) for collective in ("all_gather", "alltoall") for name in anywhere(collective)],
 )
 @pytest.mark.parametrize("wire", BLOCK_FORMATS)
 def test_vllm_54683_sglang_31529_every_part_comes_with_its_senders_scales(collective, algorithm, wire):
@@ -490,7 +491,7 @@ def test_vllm_54683_sglang_31529_every_part_comes_with_its_senders_scales(collec
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize("wire", ["int4_block32", "int8_block32"])
 def test_deepspeed_4386_5056_counts_that_twice_the_ranks_do_not_divide(collective, wire):
-    for algorithm in algorithms(collective):
+    for algorithm in anywhere(collective):
         for ranks, count in ((2, 1), (2, 33), (3, 7), (3, 101), (5, 1), (5, 33), (5, 64)):
             parts = ranks if collective == "reduce_scatter" else 1
             signs = np.random.default_rng(count).choice(np.float32([-1, 1]), parts * count)

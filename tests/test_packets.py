@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from collemu_kernels import kinds, machine
 
-from collemu.fabric import Routes, StageRules, fresh_state
+from collemu.fabric import NOTHING_SHARED, Routes, Shared, StageRules, fresh_state
 from collemu.memory import no_data
 from collemu.timing import CLOCK_LIMIT_FS, Timing, program_of, run_program, timing_of
 from collemu.wiring import Wiring
@@ -33,9 +33,28 @@ def rules_of(stage: slow_packets.Stage, reach: int) -> StageRules:
     )
 
 
+def shared_of(operations: list[slow_packets.Operation], thread: np.ndarray, fabric: slow_packets.Fabric) -> Shared:
+    """In-switch operations of the slow engine for the kernels."""
+    if not operations:
+        return NOTHING_SHARED
+    stage = fabric.domain
+    cuts = [slow_packets.cut_bytes(op.message_bytes, stage) for op in operations]
+    return Shared(
+        thread=thread,
+        adds=np.array([op.kind == kinds.MULTIMEM_REDUCE for op in operations]),
+        rank=np.array([op.rank for op in operations], np.int32),
+        first=np.array([op.members[0] for op in operations], np.int32),
+        members=np.array([len(op.members) for op in operations], np.int32),
+        packets=np.array([len(cut) for cut in cuts], np.int64),
+        last_bytes=np.array([cut[-1] for cut in cuts], np.int64),
+        lane=np.array([op.offset // stage.payload % stage.widths[0] for op in operations], np.int64),
+        step_fs=fabric.step_fs,
+    )
+
+
 def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric) -> Timing:
     """Put a case of the slow engine through the kernels."""
-    ranks = 1 + max(max(op.rank, op.send_peer, op.recv_peer) for op in operations)
+    ranks = 1 + max(max(op.rank, op.send_peer, op.recv_peer, *op.members) for op in operations)
     sends: dict[tuple[int, int, int], list[int]] = {}
     receives: dict[tuple[int, int, int], list[int]] = {}
     for index, op in enumerate(operations):
@@ -66,11 +85,15 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
             step.append(fabric.step_fs + stage.extra_fs)
 
     def work(op: slow_packets.Operation) -> int:
-        if op.kind == 0:
+        if op.kind in (kinds.NOP, kinds.MULTIMEM_REDUCE):
             return 0
         rate = fabric.reduce if op.kind in slow_packets.REDUCES else fabric.copy
         return slow_packets.duration(op.work_bytes, rate)
 
+    threads: dict[tuple[int, int], int] = {}
+    thread = np.array([threads.setdefault((op.rank, op.thread), len(threads)) for op in operations], np.int32)
+    in_switch = [index for index, op in enumerate(operations) if op.kind in slow_packets.IN_SWITCH]
+    shared = shared_of([operations[index] for index in in_switch], thread[in_switch], fabric)
     source, destination = np.array(ends, np.int32).reshape(-1, 2).T
     state = fresh_state(
         ranks,
@@ -79,14 +102,14 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
         source,
         destination,
         Routes(
-            network=np.array(network),
+            network=np.array(network, bool),
             group=np.array(group, np.int64),
             packets=np.array(packets, np.int64),
             last_bytes=np.array(last, np.int64),
             step_fs=np.array(step, np.int64),
         ),
+        shared,
     )
-    threads: dict[tuple[int, int], int] = {}
     program = program_of(
         machine.Endpoint(
             launch=fabric.launch_fs,
@@ -94,7 +117,7 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
             limit=CLOCK_LIMIT_FS,
         ),
         state.messages,
-        thread=np.array([threads.setdefault((op.rank, op.thread), len(threads)) for op in operations], np.int32),
+        thread=thread,
         dep=np.array([-1 if op.dep is None else op.dep for op in operations], np.int32),
         received=received,
         sent=sent,
@@ -102,9 +125,12 @@ def run_fast(operations: list[slow_packets.Operation], fabric: slow_packets.Fabr
         sender=np.array(sender, np.int32),
         receiver=np.array(receiver, np.int32),
         successor=np.array(successor, np.int32),
+        in_switch=np.array(in_switch, np.int32),
+        whole=state.whole,
+        answer_fs=2 * (fabric.domain.latencies_fs[0] + fabric.domain.ser(fabric.domain.header)) if in_switch else 0,
     )
     assert run_program(program, state, no_data()) == machine.DONE
-    return timing_of(program, state)
+    return timing_of(program, state, np.array(in_switch, np.int32))
 
 
 def assert_same_times(operations: list[slow_packets.Operation], fabric: slow_packets.Fabric) -> None:

@@ -8,13 +8,9 @@ from collemu_kernels import kinds
 
 import collemu
 from collemu.schedule import READS_SRC, RECEIVES, SENDS, WRITES_DST, Schedule
+from tests.built_in import BUILT_IN
 from tests.oracles import slow_packets
 
-BUILT_IN = [
-    (collective, algorithm)
-    for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-    for algorithm in collemu.algorithms(collective)
-]
 SYSTEM = collemu.load_system("trainium4_nvl72")
 SMALL = {
     "domain.planes": 3,

@@ -14,6 +14,9 @@ class Builder(Protocol):
     def __call__(self, ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule: ...
 
 
+#: Algorithms that have switches add and copy.
+IN_SWITCH = ("nvls",)
+
 #: collective -> algorithm -> builder.
 BUILDERS: dict[str, dict[str, Builder]] = {
     "all_reduce": {

@@ -1,14 +1,16 @@
-"""Whether dtypes and wire formats can hold what a command's data holds: NaN, infinities, large values."""
+"""Whether dtypes and wire formats can hold what a command's data holds, and switches can do what algorithms ask."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collemu.catalogue import System
+    from collemu.cli.options import Point
     from collemu.tensors import Tensor
 
 
 class Fit:
-    """Refuses pairs of dtype and wire format that cannot hold the data, and remembers why.
+    """Refuses pairs of dtype and wire format that cannot hold the data, and remembers why; algorithms too.
 
     Parameters
     ----------
@@ -22,6 +24,7 @@ class Fit:
         self._tensor = tensor
         self._not_finite = not_finite or (tensor is not None and count_not_finite(tensor) > 0)
         self._faults: dict[str, str] = {}
+        self._refusals: dict[str, None] = {}
 
     def __call__(self, dtype: str, wire: str) -> None:
         """Raise ValueError, with the reason, if they do not fit."""
@@ -30,10 +33,33 @@ class Fit:
                 self._faults[name] = fault
                 raise ValueError(fault)
 
+    def refuses(self, point: "Point", system: "System") -> bool:
+        """Whether the switches of a system cannot do what the algorithm of a point asks of them."""
+        from collemu.builders import IN_SWITCH
+        from collemu.cli.points import build
+        from collemu.in_switch import refuse_in_switch
+        from collemu.memory import payload_of
+        from collemu.recipe import Recipe
+
+        if point.algorithm not in IN_SWITCH:
+            return False
+        schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+        try:
+            refuse_in_switch(
+                schedule, system, payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)
+            )
+        except ValueError as error:
+            self._refusals[str(error)] = None
+            return True
+        return False
+
     @property
     def left_out(self) -> list[str]:
         """A sentence for each that was refused."""
-        return [f"{name} is left out: {fault.replace(f'{name} has', 'it has')}" for name, fault in self._faults.items()]
+        faults = [
+            f"{name} is left out: {fault.replace(f'{name} has', 'it has')}" for name, fault in self._faults.items()
+        ]
+        return faults + [f"left out: {refusal}" for refusal in self._refusals]
 
     def _of_dtype(self, name: str) -> str | None:
         from collemu.dtypes import INTEGER, find_dtype, to_storage

@@ -7,7 +7,7 @@ rank count, dtype, wire format, operator and size on one system.
 import argparse
 import difflib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
+    from collemu.cli.fits import Fit
     from collemu.schedule import Schedule
 
 AUTO = "auto"
@@ -139,7 +140,7 @@ def add_collective_flags(
 
 
 def resolve_points(
-    arguments: argparse.Namespace, ranks: int | None = None, fits: Callable[[str, str], None] | None = None
+    arguments: argparse.Namespace, ranks: int | None = None, fits: "Fit | None" = None
 ) -> list[Point]:
     """Spell out the flags of `add_collective_flags`.
 
@@ -151,8 +152,9 @@ def resolve_points(
     arguments : Namespace
     ranks : int, optional
         Rank count where ``--ranks`` was not given; without it all chips of the system.
-    fits : callable, optional
-        Takes a dtype and a wire format, and raises ValueError if they do not go together with the command's data.
+    fits : Fit, optional
+        Refuses pairs of dtype and wire format that do not go together with the command's data, and what ``all`` stands
+        for of algorithms that the system's switches cannot carry out.
 
     Raises
     ------
@@ -222,7 +224,11 @@ def resolve_points(
                     )
                     for size in wanted
                 ]
-    return points
+    if fits is None or "all" not in arguments.algorithm.split(","):
+        return points
+    loaded = {name: load_system(name) for name in dict.fromkeys(point.system for point in points)}
+    able = [point for point in points if not fits.refuses(point, loaded[point.system])]
+    return able or points  # whose first says what is wrong
 
 
 def collectives() -> tuple[str, ...]:
@@ -319,7 +325,7 @@ def _numbers(
     dtypes: Sequence[str],
     arguments: argparse.Namespace,
     operators: Sequence[str],
-    fits: Callable[[str, str], None] | None,
+    fits: "Fit | None",
 ) -> list[tuple[str, str, str]]:
     """Triples of dtype, wire format and operator that go together."""
     from collemu import formats

@@ -69,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     check = options.whole(arguments.check, "-c", least=0, most=2)
     tensor, notes = _tensor(arguments)
-    fit = Fit(tensor) if tensor else None
+    fit = Fit(tensor)
     points = options.resolve_points(arguments, fits=fit)
-    notes += [*_left_out(arguments, points), *(fit.left_out if fit else ())]
+    notes += [*_left_out(arguments, points), *fit.left_out]
     comm = _processes()
     try:
         agree(comm, lambda: _prepare(arguments, points, comm))

@@ -7,6 +7,7 @@ import numpy as np
 from collemu.catalogue import Protocol, System
 from collemu.emulator import emulate, find_protocol
 from collemu.fabric import routes_of
+from collemu.in_switch import in_switch_of, refuse_in_switch
 from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
@@ -47,12 +48,14 @@ def choose_algorithm(
     schedules: dict[str, Schedule] = {}
     estimates: dict[str, float] = {}
     reason = ValueError(f"no algorithm for {collective}")
-    for name in algorithms(collective):
+    for name in algorithms(collective, system):
         try:
-            schedule = schedules[name] = _schedule(collective, name, ranks, root, channels, chunks)
+            schedule = _schedule(collective, name, ranks, root, channels, chunks)
+            refuse_in_switch(schedule, system, payload)
         except ValueError as error:
             reason = error
             continue
+        schedules[name] = schedule
         latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, wire, protocol)
         lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
         estimates[name] = latency + _transfer_s(lowered, system, chosen)
@@ -93,5 +96,22 @@ def _transfer_s(lowered: Lowered, system: System, protocol: Protocol) -> float:
         float(np.bincount(end * (groups + 1) + lanes, weights=seconds).max(initial=0.0))
         for end in (messages.source, messages.destination)
     )
+    busiest = max(busiest, _switched_s(lowered, system))
     work = np.bincount(lowered.schedule.thread_of_op, weights=work_of(lowered, system, protocol))
     return max(busiest, float(work.max(initial=0.0)) / 1e15)
+
+
+def _switched_s(lowered: Lowered, system: System) -> float:
+    """What the links of the busiest chip take for in-switch operations."""
+    asked = in_switch_of(lowered)
+    ranks = lowered.schedule.ranks
+    up, down = np.zeros(ranks + 1), np.zeros(ranks + 1)
+    # of every member of the group, as differences between one rank and the next
+    for sign, end in ((1, asked.first), (-1, asked.first + asked.members)):
+        np.add.at(up, end, sign * asked.adds * asked.nbytes)
+        np.add.at(down, end, sign * ~asked.adds * asked.nbytes)
+    up, down = np.cumsum(up)[:-1], np.cumsum(down)[:-1]
+    np.add.at(up, asked.rank, ~asked.adds * asked.nbytes)
+    np.add.at(down, asked.rank, asked.adds * asked.nbytes)
+    rate = system.chip_bytes_per_s * system.domain.link_efficiency
+    return float(max(up.max(), down.max())) / rate

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 import collemu as ce
 from collemu.collectives import ROOTED
-from collemu.schedule import RECEIVES, algorithms, build_schedule
+from collemu.schedule import RECEIVES, build_schedule
+from tests.built_in import BUILT_IN
 from tests.oracles.collectives_reference import input_elements
 from tests.oracles.hard_numbers import hard_numbers, same_bits
 from tests.oracles.quantised_interpreter import interpret, numpy_type, rounded
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 ELEMENT_WIRES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float4_e2m1fn")
 WIRES = ("none", *ELEMENT_WIRES, "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4")
 LARGEST_TRAFFIC = 2**28  # bytes of all messages together: an example takes less than a second

@@ -20,11 +20,9 @@ from collemu.memory import OPERATORS
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.quantization import ROUNDINGS
 from collemu.recipe import ACCUMULATE
-from collemu.schedule import algorithms
+from tests.built_in import BUILT_IN
 from tests.oracles.hard_numbers import hard_numbers
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
-BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 KINDS = ("plain", "wide", "mixed", "not_finite", "bits")
 LENGTHS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 130)
 FLOATS = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e3m4")
