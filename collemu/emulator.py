@@ -13,6 +13,7 @@ from collemu.arguments import instance_of, whole
 from collemu.catalogue import Protocol, System
 from collemu.collectives import REPLICATED
 from collemu.dtypes import to_storage, to_user
+from collemu.endpoint import memory_of_ranks
 from collemu.fabric import routes_of, shared_of
 from collemu.flow import simulate_flow
 from collemu.in_switch import in_switch_of, refuse_in_switch
@@ -99,6 +100,11 @@ class Result:
         constants are estimates.
     lowered : Lowered
         What ran: ``lowered.messages`` has source, destination, channel, number and bytes of every message.
+    memory_bytes : int64 array
+        Bytes read from and written to the memory of each rank's chip, by its operations and by switches.
+    memory_utilisation : float
+        Share of the run for which the busiest chip's memory was needed, at its full rate. Above 1, several threads
+        together had more of it than there is, which the model lets them: the time is too short.
     waiting : Waiting or None
         What every rank's threads did with their time, and what they waited for; None without a timeline.
     """
@@ -114,6 +120,8 @@ class Result:
     bounds: Bounds
     header: dict[str, Any]
     lowered: Lowered
+    memory_bytes: NDArray[np.int64]
+    memory_utilisation: float
     waiting: Waiting | None
 
 
@@ -213,6 +221,8 @@ def emulate(
         outputs = to_user(storage, payload.dtype, data)
         identical = replicas_identical(storage) if schedule.collective in REPLICATED else None
     messages = lowered.messages
+    memory_bytes = memory_of_ranks(lowered, spoken)
+    memory_s = float(memory_bytes.max()) / system.chip.hbm_bytes_per_s
     sent = np.bincount(messages.source, weights=messages.nbytes, minlength=schedule.ranks).astype(np.int64)
     return Result(
         time_s=timing.time / 1e15,
@@ -226,6 +236,8 @@ def emulate(
         bounds=lower_bound(schedule.collective, schedule.ranks, count, wire_bits(payload), system),
         header=header_of(schedule, system, payload, chosen, model, seed),
         lowered=lowered,
+        memory_bytes=memory_bytes,
+        memory_utilisation=memory_s * 1e15 / timing.time if timing.time else 0.0,
         waiting=waiting_of(lowered, timing, system, spoken) if timeline else None,
     )
 

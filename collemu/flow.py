@@ -13,14 +13,13 @@ from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
+from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, work_of
 from collemu.fabric import NOTHING_SHARED, Routes, Shared, StageRules, domain_rules, network_rules, routes_of, shared_of
 from collemu.flow_in_switch import SharedWays, shared_ways
 from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
 from collemu.timing import (
     BAD_VALUE_TEXT,
-    CLOCK_LIMIT_FS,
-    TOO_LONG,
     Timing,
     Waits,
     answer_of,
@@ -28,7 +27,6 @@ from collemu.timing import (
     dependents_of,
     following_of,
     waits_of,
-    work_of,
 )
 from collemu.wiring import neighbours, path_of
 

@@ -91,6 +91,16 @@ class Lowered:
     item_bytes: int
     wire: int | None
 
+    @property
+    def elements(self) -> Int64:
+        """Elements that each operation sends, receives, copies or adds."""
+        elements = self.nbytes // self.item_bytes
+        if self.wire is not None:
+            for message in (self.sent, self.received):
+                here = np.flatnonzero(message != NONE)
+                elements[here] = self.messages.elements[message[here]]
+        return elements
+
     @cached_property
     def pieces(self) -> Pieces:
         """What operations touch chunk by chunk, for those who move bytes; time alone does without."""

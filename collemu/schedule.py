@@ -272,7 +272,7 @@ def chunk_name(buffer: int, chunk: int, count: int = 1) -> str:
     return f"{name}[{chunk}]" if count == 1 else f"{name}[{chunk}:{chunk + count}]"
 
 
-def algorithms(collective: str | None = None, system: "System | None" = None) -> tuple[str, ...]:
+def algorithms(collective: str | None = None, system: System | None = None) -> tuple[str, ...]:
     """Names of the algorithms that `build_schedule` knows.
 
     Parameters

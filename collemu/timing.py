@@ -1,29 +1,26 @@
 """Run the machine: arrays of a program and a fabric in, times out."""
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
-from collemu_kernels import kinds, machine
+from collemu_kernels import machine
 from collemu_kernels import stage as tables
 from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
+from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, work_of
 from collemu.fabric import NOTHING_SHARED, FabricState, domain_rules, fresh_state, network_rules, routes_of, shared_of
 from collemu.in_switch import in_switch_of
 from collemu.lower import NONE, Lowered
-from collemu.schedule import KIND_NAMES, Schedule, ScheduleError
+from collemu.schedule import Schedule, ScheduleError
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
 BAD_VALUE_TEXT = (
     "data: a NaN has no code in this wire format (FP4, FP6 and integers have none); use another wire format"
 )
-TOO_LONG = f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
-REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
 
 
 @dataclass(frozen=True)
@@ -61,25 +58,6 @@ class Timing:
     up_stalled: Int64
     down_queued: Int64
     down_packets: Int64
-
-
-def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
-    """Femtoseconds that each operation takes at its endpoint."""
-
-    def duration(rate: Fraction) -> Int64:
-        # in two parts, as the product of bytes and numerator may be beyond int64
-        whole, rest = np.divmod(lowered.nbytes, rate.denominator)
-        if whole.max(initial=0) > CLOCK_LIMIT_FS // rate.numerator:
-            raise ValueError(TOO_LONG)
-        return whole * rate.numerator - (-rest * rate.numerator // rate.denominator)
-
-    endpoint = system.endpoint
-    kind = lowered.schedule.ops["kind"]
-    work = np.where(REDUCES[kind], duration(endpoint.reduce_fs_per_byte), duration(endpoint.copy_fs_per_byte))
-    if protocol.writes_destination:
-        work[kind == kinds.RECV] = 0
-    work[kind == kinds.MULTIMEM_REDUCE] = 0  # the switch adds
-    return work
 
 
 def following_of(thread: Int32) -> Int32:

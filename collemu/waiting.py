@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
+from collemu.endpoint import work_of
 from collemu.fabric import crosses, steps_of
 from collemu.lower import NONE, Lowered
-from collemu.timing import Timing, work_of
+from collemu.timing import Timing
 
 Int64 = NDArray[np.int64]
 

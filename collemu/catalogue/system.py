@@ -40,6 +40,11 @@ class Chip:
     hbm_bytes: int
     hbm_bytes_per_s: float
 
+    @property
+    def hbm_fs_per_byte(self) -> Fraction:
+        """Time of a byte read from memory, or written to it."""
+        return femtoseconds_per_byte(self.hbm_bytes_per_s)
+
 
 @dataclass(frozen=True)
 class Domain:
@@ -122,6 +127,8 @@ class Endpoint:
     launch_s: float
     copy_bytes_per_s: float
     reduce_bytes_per_s: float
+    quantize_bytes_per_s: float
+    dequantize_bytes_per_s: float
     fifo_slots: int
 
     @property
@@ -133,6 +140,16 @@ class Endpoint:
     def copy_fs_per_byte(self) -> Fraction:
         """Time of a copied byte."""
         return femtoseconds_per_byte(self.copy_bytes_per_s)
+
+    @property
+    def quantize_fs_per_byte(self) -> Fraction:
+        """Time of a byte of memory that is encoded into a wire format."""
+        return femtoseconds_per_byte(self.quantize_bytes_per_s)
+
+    @property
+    def dequantize_fs_per_byte(self) -> Fraction:
+        """Time of a byte of memory that is decoded from a wire format."""
+        return femtoseconds_per_byte(self.dequantize_bytes_per_s)
 
     @property
     def reduce_fs_per_byte(self) -> Fraction:

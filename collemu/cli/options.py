@@ -139,9 +139,7 @@ def add_collective_flags(
         what.add_argument(*flags, default=str(default), metavar="N", help=text)
 
 
-def resolve_points(
-    arguments: argparse.Namespace, ranks: int | None = None, fits: "Fit | None" = None
-) -> list[Point]:
+def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits: "Fit | None" = None) -> list[Point]:
     """Spell out the flags of `add_collective_flags`.
 
     A value that came from ``all``, or is one of several, is left out where it does not go together with another

@@ -6,13 +6,13 @@ import numpy as np
 
 from collemu.catalogue import Protocol, System
 from collemu.emulator import emulate, find_protocol
+from collemu.endpoint import work_of
 from collemu.fabric import routes_of
 from collemu.in_switch import in_switch_of, refuse_in_switch
 from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, algorithms, build_schedule
-from collemu.timing import work_of
 from collemu.wiring import wiring_of
 
 CLOSE = 1.25  # estimates within this factor of the best do not decide

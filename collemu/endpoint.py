@@ -1,0 +1,122 @@
+"""What operations cost at their chips: moving, adding, converting bytes, and the memory that this goes through."""
+
+from fractions import Fraction
+
+import numpy as np
+from collemu_kernels import kinds, symbolic
+from collemu_kernels.conversions import count_encoded
+from numpy.typing import NDArray
+
+from collemu.catalogue import Protocol, System
+from collemu.in_switch import in_switch_of
+from collemu.lower import NONE, Lowered
+from collemu.schedule import KIND_NAMES, READS_DST, READS_SRC, RECEIVES, WRITES_DST
+
+Int64 = NDArray[np.int64]
+
+CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
+TOO_LONG = f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
+REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
+
+
+def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
+    """Femtoseconds that each operation takes at its endpoint: its thread's time, or if that is longer its memory's."""
+    endpoint = system.endpoint
+    kind = lowered.schedule.ops["kind"]
+    work = np.where(
+        REDUCES[kind],
+        _duration(lowered.nbytes, endpoint.reduce_fs_per_byte),
+        _duration(lowered.nbytes, endpoint.copy_fs_per_byte),
+    )
+    if protocol.writes_destination:
+        work[kind == kinds.RECV] = 0
+    work[kind == kinds.MULTIMEM_REDUCE] = 0  # the switch adds
+    if lowered.wire is not None:
+        encoded, decoded = conversions_of(lowered)
+        work += _duration(encoded * lowered.item_bytes, endpoint.quantize_fs_per_byte)
+        work += _duration(decoded * lowered.item_bytes, endpoint.dequantize_fs_per_byte)
+    return np.maximum(work, _duration(memory_of(lowered, protocol), system.chip.hbm_fs_per_byte))
+
+
+def _duration(nbytes: Int64, rate: Fraction) -> Int64:
+    # in two parts, as the product of bytes and numerator may be beyond int64
+    whole, rest = np.divmod(nbytes, rate.denominator)
+    if whole.max(initial=0) > CLOCK_LIMIT_FS // rate.numerator:
+        raise ValueError(TOO_LONG)
+    return whole * rate.numerator - (-rest * rate.numerator // rate.denominator)
+
+
+def conversions_of(lowered: Lowered) -> tuple[Int64, Int64]:
+    """Elements that each operation encodes into the wire format, and decodes from it."""
+    ops = lowered.schedule.ops
+    encoded = np.zeros(len(ops), np.int64)
+    if lowered.wire is None:
+        return encoded, encoded
+    schedule, pieces = lowered.schedule, lowered.pieces
+    bases, cells = schedule.cell_bases()
+    rank = lowered.rank[pieces.operation]
+    source, target = (
+        bases[rank, np.minimum(ops[f"{side}_buffer"][pieces.operation], kinds.SCRATCH)] + chunk
+        for side, chunk in (("src", pieces.source_chunk), ("dst", pieces.target_chunk))
+    )
+    count_encoded(
+        _order_of(lowered),
+        np.ascontiguousarray(ops["kind"]),
+        np.ascontiguousarray(ops["publish"]),
+        pieces.first,
+        pieces.elements,
+        source,
+        target,
+        np.zeros(cells, np.uint8),
+        encoded,
+    )
+    return encoded, np.where(RECEIVES[ops["kind"]], lowered.elements, 0)
+
+
+def _order_of(lowered: Lowered) -> NDArray[np.int32]:
+    """Operations in an order in which they can run, of which any will do: those that never run are left out."""
+    threads, received = lowered.schedule.threads, lowered.received
+    count = len(received)
+    arrival = np.where(received == NONE, np.int32(NONE), np.append(lowered.messages.sender, np.int32(NONE))[received])
+    order, position = np.empty(count, np.int32), np.full(count, NONE, np.int32)
+    can_run = symbolic.execution_order(
+        threads["first"].astype(np.int64),
+        threads["length"].astype(np.int32),
+        np.ascontiguousarray(lowered.schedule.ops["dep"]),
+        arrival.astype(np.int32),
+        np.full(count, NONE, np.int32),
+        order,
+        position,
+    )
+    return order[:can_run]
+
+
+def memory_of(lowered: Lowered, protocol: Protocol) -> Int64:
+    """Bytes that each operation reads and writes in the memory of its chip.
+
+    What it reads and writes of buffers; and its message, which lies in a slot of the receiver: written, and read. A
+    protocol that writes the destination spares the slot where a plain recv has nothing to decode. What is sent from a
+    chunk is read as it lies there, or as its wire image, which takes less.
+    """
+    kind = lowered.schedule.ops["kind"]
+    held = lowered.elements * lowered.item_bytes
+    touched = READS_SRC[kind].astype(np.int64) + READS_DST[kind] + WRITES_DST[kind]
+    memory = held * touched
+    memory[kind == kinds.MULTIMEM_REDUCE] = 0  # the switch reads, and writes
+    memory[kind == kinds.MULTIMEM_STORE] = held[kind == kinds.MULTIMEM_STORE]
+    slot = np.where(RECEIVES[kind], 2 * lowered.nbytes, 0)
+    if protocol.writes_destination and lowered.wire is None:
+        slot[kind == kinds.RECV] = 0
+    return memory + slot
+
+
+def memory_of_ranks(lowered: Lowered, protocol: Protocol) -> Int64:
+    """Bytes that pass the memory of each rank, those that switches read and write for others too."""
+    ranks = lowered.schedule.ranks
+    memory = np.bincount(lowered.rank, weights=memory_of(lowered, protocol), minlength=ranks)
+    asked = in_switch_of(lowered)
+    memory += np.bincount(asked.rank, weights=asked.adds * asked.nbytes, minlength=ranks)
+    for sign, end in ((1, asked.first), (-1, asked.first + asked.members)):
+        change = np.bincount(end, weights=sign * asked.nbytes, minlength=ranks + 1)
+        memory += np.cumsum(change)[:ranks]
+    return memory.astype(np.int64)
