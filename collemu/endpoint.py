@@ -94,27 +94,25 @@ def _order_of(lowered: Lowered) -> NDArray[np.int32]:
 def memory_of(lowered: Lowered, protocol: Protocol) -> Int64:
     """Bytes that each operation reads and writes in the memory of its chip.
 
-    What it reads and writes of buffers; and its message, which lies in a slot of the receiver: written, and read. A
-    protocol that writes the destination spares the slot where a plain recv has nothing to decode. What is sent from a
-    chunk is read as it lies there, or as its wire image, which takes less.
+    What it reads and writes of buffers; and its message, read from the slot in which it lies, unless the protocol has
+    written it where it belongs, and nothing is to be decoded.
     """
     kind = lowered.schedule.ops["kind"]
     held = lowered.elements * lowered.item_bytes
     touched = READS_SRC[kind].astype(np.int64) + READS_DST[kind] + WRITES_DST[kind]
-    memory = held * touched
+    memory = held * touched + np.where(RECEIVES[kind], lowered.nbytes, 0)
     memory[kind == kinds.MULTIMEM_REDUCE] = 0  # the switch reads, and writes
     memory[kind == kinds.MULTIMEM_STORE] = held[kind == kinds.MULTIMEM_STORE]
-    slot = np.where(RECEIVES[kind], 2 * lowered.nbytes, 0)
     if protocol.writes_destination and lowered.wire is None:
-        slot[kind == kinds.RECV] = 0
-    return memory + slot
+        memory[kind == kinds.RECV] = 0
+    return memory
 
 
 def memory_of_ranks(lowered: Lowered, protocol: Protocol) -> Int64:
-    """Bytes that pass the memory of each rank, those that switches read and write for others too."""
-    ranks = lowered.schedule.ranks
+    """Bytes that pass the memory of each rank: what operations touch, what arrives, what switches read and write."""
+    ranks, messages, asked = lowered.schedule.ranks, lowered.messages, in_switch_of(lowered)
     memory = np.bincount(lowered.rank, weights=memory_of(lowered, protocol), minlength=ranks)
-    asked = in_switch_of(lowered)
+    memory += np.bincount(messages.destination, weights=messages.nbytes, minlength=ranks)
     memory += np.bincount(asked.rank, weights=asked.adds * asked.nbytes, minlength=ranks)
     for sign, end in ((1, asked.first), (-1, asked.first + asked.members)):
         change = np.bincount(end, weights=sign * asked.nbytes, minlength=ranks + 1)

@@ -39,7 +39,9 @@ def bandwidth_part(system, collective, algorithm, ranks, nbytes):
 )
 def test_half_the_link_bandwidth_doubles_the_bandwidth_part_of_a_ring(name, collective, ranks, nbytes):
     system = ce.load_system(name)
-    system = system.with_(**{"endpoint.copy_bytes_per_s": 1e14, "endpoint.reduce_bytes_per_s": 1e14})
+    system = system.with_(
+        **{"endpoint.copy_bytes_per_s": 1e14, "chip.hbm_bytes_per_s": 1e15, "endpoint.reduce_bytes_per_s": 1e14}
+    )
     half = system.with_(**{"domain.link_bytes_per_s": system.domain.link_bytes_per_s / 2})
     whole, slow = (bandwidth_part(each, collective, "ring", ranks, nbytes) for each in (system, half))
     assert slow / whole == pytest.approx(2, rel=WITHIN)
@@ -61,7 +63,7 @@ def test_half_the_link_bandwidth_doubles_the_bandwidth_part_of_a_ring(name, coll
 )
 def test_a_failed_plane_costs_its_share(name, less, ratio):
     """A large message between two chips, before and after links fail; without the copy that a receiver may make."""
-    system = ce.load_system(name).with_(**{"endpoint.copy_bytes_per_s": 1e14})
+    system = ce.load_system(name).with_(**{"endpoint.copy_bytes_per_s": 1e14, "chip.hbm_bytes_per_s": 1e15})
     whole, broken = (bandwidth_part(each, "sendrecv", "direct", 2, 64 * MIB) for each in (system, system.with_(**less)))
     assert broken / whole == pytest.approx(ratio, rel=WITHIN)
 
@@ -108,7 +110,7 @@ def test_levels_have_their_own_hops(chips, hops):
 
 def test_two_flows_to_one_output_take_twice_as_long():
     """They share the receiver's links; flows to two receivers share nothing."""
-    system = TRAINIUM4.with_(**{"endpoint.copy_bytes_per_s": 1e14})
+    system = TRAINIUM4.with_(**{"endpoint.copy_bytes_per_s": 1e14, "chip.hbm_bytes_per_s": 1e15})
     nbytes = 32 * MIB
     alone, together, apart = (
         run(system, messages, timeline=False).time_fs - run(system, [Message(0, 1, 0)]).time_fs
@@ -123,7 +125,7 @@ def test_two_flows_to_one_output_take_twice_as_long():
 
 
 def test_two_flows_from_one_chip_share_its_links():
-    system = TRAINIUM4.with_(**{"endpoint.copy_bytes_per_s": 1e14})
+    system = TRAINIUM4.with_(**{"endpoint.copy_bytes_per_s": 1e14, "chip.hbm_bytes_per_s": 1e15})
     nbytes = 32 * MIB
     one, two = (run(system, [Message(0, peer, nbytes) for peer in peers]).time_fs for peers in ([1], [1, 2]))
     nothing = run(system, [Message(0, 1, 0)]).time_fs
@@ -161,7 +163,13 @@ def test_head_of_line_blocking(number, rivals):
     two latencies and two packets after that left, and a packet later for every rival whose turn is first.
     """
     system = TRAINIUM4.with_(
-        **{"domain.planes": 1, "domain.credits": number, "domain.chips": 8, "endpoint.copy_bytes_per_s": 1e14}
+        **{
+            "domain.planes": 1,
+            "domain.credits": number,
+            "domain.chips": 8,
+            "endpoint.copy_bytes_per_s": 1e14,
+            "chip.hbm_bytes_per_s": 1e15,
+        }
     )
     way = links_of(system, 1)
     own = [Message(1, 2, 2 * 256), Message(1, 0, 256)]

@@ -110,7 +110,7 @@ def test_a_slow_sender_is_not_overtaken(way):
 
 # Credits: links that move a byte in their own time, and senders that are never the slow part
 
-FAST = {"endpoint.copy_bytes_per_s": 1e14}
+FAST = {"endpoint.copy_bytes_per_s": 1e14, "chip.hbm_bytes_per_s": 1e15}
 
 
 def with_credits(way: Way, number: int) -> Way:

@@ -199,7 +199,10 @@ def test_anomaly_more_credits_may_be_slower():
     With a credit chip 3's packets are a round trip apart, and the chain's finds the output idle. With four they follow
     each other, and the chain's waits for the end of the second of them. All by the page.
     """
-    system = TRAINIUM4.with_(**CLOSE | {"domain.planes": 1, "domain.chips": 6, "endpoint.copy_bytes_per_s": 1e15})
+    system = TRAINIUM4.with_(
+        **CLOSE
+        | {"domain.planes": 1, "domain.chips": 6, "endpoint.copy_bytes_per_s": 1e15, "chip.hbm_bytes_per_s": 1e15}
+    )
     chips = [4, 0, 1, 2, 4, 5, 0]
     chain = [Message(chips[i], chips[i + 1], 256 if i else 0, i - 1 if i else None) for i in range(6)]
     way = links_of(system, 1)

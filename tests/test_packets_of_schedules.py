@@ -18,6 +18,9 @@ SMALL = {
     "domain.packet_payload_bytes": 64,
     "endpoint.fifo_slots": 1,
     "endpoint.launch_s": 0,
+    "endpoint.quantize_bytes_per_s": 3e12,
+    "endpoint.dequantize_bytes_per_s": 5e12,
+    "chip.hbm_bytes_per_s": 11e12,  # the memory is the slow part of some operations
 }
 IMAGES = {
     "none": lambda n: 4 * n,
@@ -39,15 +42,81 @@ def chunk_elements(schedule: Schedule, op: np.void, count: int) -> list[int]:
     return [int(starts[chunk + 1] - starts[chunk]) for chunk in range(op[side], op[side] + op["count"])]
 
 
-def by_the_page(schedule: Schedule, count: int, wire: str, protocol: object) -> list[slow_packets.Operation]:
+def encodes(schedule: Schedule, count: int) -> list[int]:
+    """Elements that each operation encodes, by running them one by one in any order that they allow."""
+    ops, threads, of = schedule.ops, schedule.threads, schedule.thread_of_op
+    sends, receives, done, known = {}, {}, [None] * len(ops), set()
+    place = {}  # operation -> its message
+    for index, op in enumerate(ops):
+        thread = threads[of[index]]
+        if SENDS[op["kind"]]:
+            ends = int(thread["rank"]), int(thread["send_peer"]), int(thread["channel"])
+            place[index, "out"] = (*ends, sends.setdefault(ends, 0))
+            sends[ends] += 1
+        if RECEIVES[op["kind"]]:
+            ends = int(thread["recv_peer"]), int(thread["rank"]), int(thread["channel"])
+            place[index, "in"] = (*ends, receives.setdefault(ends, 0))
+            receives[ends] += 1
+    sent, steps = set(), [int(thread["first"]) for thread in threads]
+    while None in done:
+        for number, thread in enumerate(threads):
+            while (index := steps[number]) < thread["first"] + thread["length"]:
+                op, kind = ops[index], int(ops[index]["kind"])
+                if (op["dep"] >= 0 and done[op["dep"]] is None) or not {place.get((index, "in"))} - {None} <= sent:
+                    break
+                rank, elements = int(thread["rank"]), chunk_elements(schedule, op, count)
+                source, target = (
+                    [(rank, int(op[f"{side}_buffer"]), int(op[side]) + k) for k in range(op["count"])]
+                    for side in ("src", "dst")
+                )
+                if kind == kinds.SEND:
+                    done[index] = sum(n for n, chunk in zip(elements, source, strict=True) if chunk not in known)
+                elif op["publish"] or kind in (kinds.RECV_REDUCE_SEND, kinds.RECV_REDUCE_COPY_SEND):
+                    done[index] = sum(elements)
+                else:
+                    done[index] = 0
+                if WRITES_DST[kind]:
+                    known -= set(target)
+                    if op["publish"] or kind in (kinds.RECV, kinds.RECV_COPY_SEND):
+                        known |= set(target)
+                    elif kind == kinds.COPY:
+                        known |= {there for here, there in zip(source, target, strict=True) if here in known}
+                sent |= {place.get((index, "out"))}
+                steps[number] += 1
+    return done
+
+
+def by_the_page(
+    schedule: Schedule, count: int, wire: str, system: collemu.System, protocol: object
+) -> list[slow_packets.Operation]:
     operations = []
+    encoded = encodes(schedule, count) if wire != "none" else [0] * len(schedule.ops)
+
+    def spends(nbytes: int, bytes_per_s: float) -> int:
+        return slow_packets.duration(nbytes, ratio(bytes_per_s))
+
+    def work(index: int, kind: int, elements: int, nbytes: int) -> int:
+        endpoint, memory = system.endpoint, 4 * elements
+        if kind == kinds.NOP:
+            return 0
+        lands = kind == kinds.RECV and protocol.writes_destination
+        adds = kind in slow_packets.REDUCES
+        thread = 0 if lands else spends(nbytes, endpoint.reduce_bytes_per_s if adds else endpoint.copy_bytes_per_s)
+        decoded = memory if wire != "none" and RECEIVES[kind] else 0
+        thread += spends(4 * encoded[index], endpoint.quantize_bytes_per_s)
+        thread += spends(decoded, endpoint.dequantize_bytes_per_s)
+        passes = {kinds.SEND: 1, kinds.COPY: 2, kinds.REDUCE: 3, kinds.RECV: 1, kinds.RECV_COPY_SEND: 1,
+                  kinds.RECV_REDUCE: 2, kinds.RECV_REDUCE_SEND: 1, kinds.RECV_REDUCE_COPY: 2,
+                  kinds.RECV_REDUCE_COPY_SEND: 2}[kind]  # fmt: skip
+        moved = passes * memory + (nbytes if RECEIVES[kind] else 0)
+        return max(thread, 0 if lands and wire == "none" else spends(moved, system.chip.hbm_bytes_per_s))
+
     for index, op in enumerate(schedule.ops):
         thread = schedule.threads[schedule.thread_of_op[index]]
         kind = int(op["kind"])
         elements = chunk_elements(schedule, op, count)
         travels = bool(SENDS[kind] or RECEIVES[kind])
         nbytes = sum(map(IMAGES[wire], elements)) if travels else 4 * sum(elements)
-        lands = kind == kinds.RECV and protocol.writes_destination
         operations.append(
             slow_packets.Operation(
                 rank=int(thread["rank"]),
@@ -56,7 +125,7 @@ def by_the_page(schedule: Schedule, count: int, wire: str, protocol: object) -> 
                 send_peer=int(thread["send_peer"]),
                 recv_peer=int(thread["recv_peer"]),
                 channel=int(thread["channel"]),
-                work_bytes=0 if lands else nbytes,
+                work_fs=work(index, kind, sum(elements), nbytes),
                 message_bytes=nbytes if travels else 0,
                 dep=None if op["dep"] < 0 else int(op["dep"]),
             )
@@ -101,7 +170,7 @@ def test_built_ins_take_the_femtoseconds_of_the_page(collective, algorithm, rank
         data=spoken.data_bytes,
         line=spoken.line_bytes,
     )
-    expected = slow_packets.run(by_the_page(schedule, count, wire, spoken), fabric)
+    expected = slow_packets.run(by_the_page(schedule, count, wire, system, spoken), fabric)
     result = collemu.emulate(schedule, system, count=count, wire=wire, protocol=protocol)
     assert result.timeline is not None
     assert result.timeline.operations["start_fs"].tolist() == expected.start

@@ -123,11 +123,16 @@ class Way:
         return self.hops * (max(map(self.ser, self.packets(nbytes))) + self.latency)
 
     def copy(self, nbytes: int) -> int:
-        return moving(nbytes, self.system.endpoint.copy_bytes_per_s)
+        """A sender's work: its thread's, or, if that is longer, the memory's that is read."""
+        return max(
+            moving(nbytes, self.system.endpoint.copy_bytes_per_s), moving(nbytes, self.system.chip.hbm_bytes_per_s)
+        )
 
     def store(self, nbytes: int) -> int:
-        """A receiver's work when it only stores what came."""
-        return 0 if self.spoken.writes_destination else self.copy(nbytes)
+        """A receiver's work when it only stores what came: read from a slot, written to its place."""
+        if self.spoken.writes_destination:
+            return 0
+        return max(self.copy(nbytes), moving(2 * nbytes, self.system.chip.hbm_bytes_per_s))
 
     @property
     def begin(self) -> int:

@@ -255,6 +255,8 @@ class _Engine:
     def work(self, op: Operation) -> int:
         if op.kind in (kinds.NOP, kinds.MULTIMEM_REDUCE):
             return 0
+        if op.work_fs is not None:
+            return op.work_fs
         return duration(op.work_bytes, self.fabric.reduce if op.kind in REDUCES else self.fabric.copy)
 
     # Section 8: ports.

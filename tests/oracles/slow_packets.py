@@ -95,6 +95,7 @@ class Operation:
     recv_peer: int = -1
     channel: int = 0
     work_bytes: int = 0
+    work_fs: int | None = None  # instead of what the copy or reduce rate makes of work_bytes
     message_bytes: int = 0
     dep: int | None = None
     members: tuple[int, ...] = ()
@@ -485,6 +486,8 @@ class _Engine:
     def work(self, op: Operation) -> int:
         if op.kind in (kinds.NOP, kinds.MULTIMEM_REDUCE):
             return 0
+        if op.work_fs is not None:
+            return op.work_fs
         return duration(op.work_bytes, self.fabric.reduce if op.kind in REDUCES else self.fabric.copy)
 
     # Section 3: from message to packets.
