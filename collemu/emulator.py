@@ -29,6 +29,7 @@ from collemu.waiting import Waiting, waiting_of
 FIDELITIES = ("auto", "packet", "flow")
 QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds,
 QUICK_PAIRS = 2**21  # and some 100 MB of queues
+SWITCH_PACKETS = 4  # packets that take as long as one that a switch adds or copies
 MOST_ELEMENTS = 2**40  # a rank: bytes of all ranks together then stay within int64
 
 
@@ -277,7 +278,7 @@ def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str
     packets = int(routes.packets.sum())
     if len(in_switch := in_switch_of(lowered)):
         shared = shared_of(in_switch, lowered.schedule.thread_of_op, system, protocol)
-        packets += int(((shared.members + 1) * shared.packets).sum())
+        packets += SWITCH_PACKETS * int(((shared.members + 1) * shared.packets).sum())
     quick = pairs <= QUICK_PAIRS and packets <= QUICK_PACKETS
     return "packet" if quick and not (routes.group < 0).any() else "flow"
 

@@ -372,7 +372,8 @@ def _stage(
     if reach:
         outputs[..., tables.POINTER] = (np.arange(ranks) % reach + 1) % reach
     trains = np.empty((count, pool + 1, tables.TRAIN_COLUMNS), np.int64)
-    trains[:, pool, tables.NEXT], trains[:, pool, tables.UNUSED] = tables.NONE, 0
+    trains[..., tables.NEXT] = np.arange(1, pool + 2)
+    trains[:, pool, tables.NEXT] = 0
     shortest = min(wiring.latencies_fs, default=0) + int(rules.serialisation[rules.header])
     return Stage(
         direct=wiring.direct,

@@ -122,7 +122,6 @@ SPACING = 2  # credits: femtoseconds between them
 MESSAGE = 3
 NEXT = 4  # in a queue, a list of credits, or the free list, whose head is in the pool's last row
 TRAIN_COLUMNS = 5
-UNUSED = FIRST  # of the pool's last row: rows from here on have never been used
 
 # Columns of `shared`, a row an in-switch operation. A packet of one travels as a train of its own, whose message is
 # -1 - its row in `parts`.

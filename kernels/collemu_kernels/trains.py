@@ -23,7 +23,6 @@ from collemu_kernels.stage import (
     SIZE,
     SPACING,
     TAIL,
-    UNUSED,
     WHEN,
     WHICH,
 )
@@ -34,11 +33,7 @@ def take_train(trains):
     """A row of the pool. It never runs dry: packets and credits of a port are never more than its credits."""
     pool = trains.shape[0] - 1
     train = trains[pool, NEXT]
-    if train == NONE:  # memory that was never needed is never touched
-        train = trains[pool, UNUSED]
-        trains[pool, UNUSED] += 1
-    else:
-        trains[pool, NEXT] = trains[train, NEXT]
+    trains[pool, NEXT] = trains[train, NEXT]
     return train
 
 
