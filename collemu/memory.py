@@ -207,7 +207,10 @@ def build_memory(
     schedule = lowered.schedule
     held = payload.held
     present = tuple(range(schedule.ranks)) if ranks is None else tuple(ranks)
-    offsets, memory_bytes = _buffer_offsets(schedule, lowered.count, held.item_bytes, present)
+    within, rank_bytes = _buffer_offsets(schedule, lowered.count, held.item_bytes)
+    base = np.full((schedule.ranks, 1), -1, np.int64)
+    base[list(present), 0] = np.arange(len(present)) * rank_bytes
+    offsets = np.where(base < 0, -1, base + within)
     pieces = lowered.pieces
     rank = lowered.rank[pieces.operation]
     ops = schedule.ops
@@ -230,7 +233,9 @@ def build_memory(
     works = payload.quantised or payload.recipe.accumulate != "float32" or not in_place
     slot, slot_bytes = _slot_places(lowered, present, slots)
     in_switch = in_switch_of(lowered)
-    place_first, places, place_rank = _switch_places(lowered, in_switch, offsets, held.item_bytes, seed)
+    place_first, places, place_rank = _switch_places(
+        lowered, in_switch, offsets if len(present) == schedule.ranks else within, held.item_bytes, seed
+    )
     # The machine counts the beginnings of in-switch operations behind all others; they move nothing.
     beginnings = np.full(len(in_switch), kinds.NOP, np.uint8)
     plane = DataPlane(
@@ -254,7 +259,7 @@ def build_memory(
         place_first=place_first,
         places=places,
         place_rank=place_rank,
-        memory=np.zeros(memory_bytes, np.uint8),
+        memory=np.zeros(len(present) * rank_bytes, np.uint8),
         slot=slot,
         wire_bytes=np.empty(slot_bytes, np.uint8),
         image_at=image_at,
@@ -270,10 +275,11 @@ def _round_up(nbytes: Any) -> Any:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _buffer_offsets(
-    schedule: Schedule, count: int, item_bytes: int, ranks: tuple[int, ...]
-) -> tuple[NDArray[np.int64], int]:
-    """Where each rank's buffers lie; in place, input and output overlap as the collective says."""
+def _buffer_offsets(schedule: Schedule, count: int, item_bytes: int) -> tuple[NDArray[np.int64], int]:
+    """Where each rank's buffers lie in its own memory, and the bytes of that.
+
+    In place, input and output overlap as the collective says.
+    """
     sizes = [
         int(schedule.chunk_starts(buffer, count)[-1]) * item_bytes
         for buffer in (kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH)
@@ -289,12 +295,7 @@ def _buffer_offsets(
         input_at, output_at, shared = zero, own, _round_up(sizes[0])
     else:
         input_at, output_at, shared = zero, zero, _round_up(max(sizes[0], sizes[1]))
-    per_rank = shared + _round_up(sizes[2])
-    here = np.full(schedule.ranks, -1, np.int64)
-    here[list(ranks)] = np.arange(len(ranks)) * per_rank
-    offsets = np.stack([input_at, output_at, zero + shared], axis=1) + here[:, None]
-    offsets[here < 0] = -1
-    return offsets, len(ranks) * per_rank
+    return np.stack([input_at, output_at, zero + shared], axis=1), shared + _round_up(sizes[2])
 
 
 def _switch_places(
@@ -303,7 +304,8 @@ def _switch_places(
     """Where switches read or write for each piece, member after member, and whose memory it is.
 
     What they read is in the order in which they add, which nobody knows: that of ranks, or, with a seed, any, drawn for
-    each operation. Offsets are those of each rank's buffers, in an array of all or in its own.
+    each operation. Offsets are those of each rank's buffers: in the array of all, or, where some ranks are elsewhere,
+    in the rank's own.
     """
     if not len(in_switch):
         return _NO_INT64, _NO_INT64, _NO_INT32
