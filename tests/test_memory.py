@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from collemu_kernels import kinds
 
 import collemu as ce
-from collemu.memory import payload_of, replicas_identical
+from collemu.lower import lower
+from collemu.memory import build_memory, payload_of, replicas_identical
 from collemu.schedule import ScheduleError, build_schedule
 from tests.built_in import BUILT_IN, COLLECTIVES, anywhere
 from tests.oracles.hard_numbers import hard_numbers, same_bits
@@ -97,3 +99,19 @@ def test_only_replicated_collectives_are_asked_for_replicas(system, collective):
     replicated = collective in ("all_reduce", "all_gather", "broadcast")
     assert identical is (True if replicated else None)
     assert ce.emulate(schedule, system, count=4).replicas_identical is None
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_rank_alone_knows_where_switches_find_things_in_the_memory_of_others(seed):
+    """In place, outputs of a reduce_scatter begin somewhere else at each rank."""
+    schedule = replace(build_schedule("reduce_scatter", "nvls", 5), in_place=True)
+    reads = schedule.ops[schedule.ops["kind"] == kinds.MULTIMEM_REDUCE]
+    reads["src_buffer"], reads["src"] = kinds.OUTPUT, 0
+    schedule.ops[schedule.ops["kind"] == kinds.MULTIMEM_REDUCE] = reads
+    payload = payload_of("reduce_scatter", "float32", ce.Recipe(), "sum")
+    lowered = lower(schedule, 37, item_bytes=4)
+    together = build_memory(lowered, payload, seed=seed).plane
+    for rank in range(5):
+        alone = build_memory(lowered, payload, ranks=[rank], seed=seed).plane
+        assert np.array_equal(alone.place_rank, together.place_rank)
+        assert np.array_equal(alone.places + alone.place_rank * len(alone.memory), together.places)
