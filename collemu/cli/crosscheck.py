@@ -36,8 +36,9 @@ def add_parser(subparsers: Any) -> None:
         "crosscheck",
         help="real MPI processes run the same schedule: same bytes, same messages, times side by side",
         description="Run a collective in real MPI processes, one a chip, and in the emulator, and compare: the "
-        "output bytes of every rank, the messages (who, to whom, in which order, how many bytes), and MPI's own "
-        "collective on data for which it is exact in any order. Exit code 1 if anything differs.",
+        "output bytes of every rank, the messages (who, to whom, in which order, how many bytes), what in-switch "
+        "operations read and write of whom, and MPI's own collective on data for which it is exact in any order. Exit "
+        "code 1 if anything differs.",
         epilog=f"example: {START} --algorithm all --wire none,mxfp4",
         conflict_handler="resolve",  # some of the shared flags have other defaults here
     )

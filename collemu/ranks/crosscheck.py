@@ -20,9 +20,10 @@ from collemu.ranks.contributions import INTEGERS, VALUES, contribution
 from collemu.ranks.execute import Execution, execute
 from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
 from collemu.ranks.opinion import has_opinion, mpi_output
+from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.transport import Bytes, open_transport
 from collemu.recipe import Recipe
-from collemu.schedule import Schedule, build_schedule
+from collemu.schedule import IN_SWITCH, Schedule, build_schedule
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -157,6 +158,7 @@ def load_kernels(comm: Communicator) -> None:
 
 
 def _run_alone() -> None:
+    load_kernel()
     system = load_system("trainium4_nvl72")
     for wire in ("none", "bfloat16"):
         crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), system, count=1, wire=wire))
@@ -210,17 +212,20 @@ class _Part:
         self.input = _input(trial, rank, fill)
 
     def run(self, comm: Communicator) -> tuple[float, Log]:
-        """Run it once, together with the other processes; returns seconds and the messages."""
+        """Run it once, together with the other processes; returns seconds and the log."""
         plane = self.memory.plane
         plane.memory[:] = 0
         plane.image_known[:] = 0
         self.memory.write_input(self.rank, self.input)
         execution = Execution(self.lowered, plane, self.rank, self.slots)
-        transport = open_transport(comm, execution.places)
+        in_switch = IN_SWITCH[self.lowered.schedule.ops["kind"]].any()
+        transport = open_transport(comm, execution.places, plane.memory if in_switch else None)
         comm.Barrier()
         begin = perf_counter()
         execute(execution, transport)
-        return perf_counter() - begin, execution.log()
+        seconds = perf_counter() - begin
+        transport.close()  # not after an error: the others may never come to it
+        return seconds, execution.log()
 
     def output(self) -> Bytes:
         """The bytes of the output buffer."""
@@ -259,7 +264,7 @@ def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmu
     expected_outputs = logs = None
     if result is not None and result.outputs is not None and result.timeline is not None:
         expected_outputs = result.outputs.view(np.uint8)
-        logs = [emulated_log(result.timeline, rank) for rank in range(comm.size)]
+        logs = [emulated_log(result.timeline, rank, schedule) for rank in range(comm.size)]
     comm.Scatter(expected_outputs, expected_output)
     expected_log: Log = comm.scatter(logs)
 

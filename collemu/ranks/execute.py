@@ -1,15 +1,17 @@
-"""One process, one chip: run one rank's part of a schedule, with messages that really travel."""
+"""One process, one chip: run one rank's part of a schedule, with bytes that really travel."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
 import numpy as np
-from collemu_kernels import dataplane
+from collemu_kernels import dataplane, kinds
 
 from collemu.lower import NONE, Lowered
-from collemu.ranks.message_log import ENTRY, RECEIVED, SENT, Log
+from collemu.ranks.message_log import ENTRY, READ, RECEIVED, SENT, WRITE, Log
 from collemu.ranks.passages import Passage, passages_of
+from collemu.ranks.switch_memory import carry_out
 from collemu.ranks.transport import Completion, Transport
+from collemu.schedule import IN_SWITCH
 
 
 class Execution:
@@ -20,6 +22,9 @@ class Execution:
     connection, and again when the operation that emptied the slot has finished. Who waits for whom is the
     emulator's rule, so the bytes are the same in whatever order messages come. Slots are not: here one is free as
     soon as MPI has taken the message, in the emulator only when the receiver has finished with it.
+
+    An in-switch operation reads or writes the memory of other ranks by itself; a rank that has finished must leave its
+    transport open for the others until they have finished too.
 
     Parameters
     ----------
@@ -81,7 +86,7 @@ class Execution:
         return self._left == 0 and not self._under_way
 
     def log(self) -> Log:
-        """The messages so far, as operations took and gave them."""
+        """The messages and accesses so far, as operations took and gave them."""
         return np.array(self._log, ENTRY)
 
     def start(self, transport: Transport) -> None:
@@ -95,7 +100,10 @@ class Execution:
         operation = self._ready.popleft()
         number = self._first + operation
         received, sent = self._received[operation], self._sent[operation]
-        status = dataplane.move(self._plane, number, received, sent)  # pyright: ignore[reportUnknownMemberType]
+        if IN_SWITCH[self._plane.kind[number]]:
+            status = self._carry_out(number, transport)
+        else:
+            status = dataplane.move(self._plane, number, received, sent)  # pyright: ignore[reportUnknownMemberType]
         if status != 0:
             place = self._schedule.describe(number)
             raise RuntimeError(f"{place}: a value on the wire has no code in the wire format")
@@ -116,6 +124,12 @@ class Execution:
                 self._arrive(passage, completion.source, completion.channel, completion.nbytes)
             elif passage.successor != NONE:
                 self._slot_is_free(passage.successor)
+
+    def _carry_out(self, operation: int, transport: Transport) -> int:
+        status, touched = carry_out(self._plane, operation, transport)
+        direction = READ if self._plane.kind[operation] == kinds.MULTIMEM_REDUCE else WRITE
+        self._log += [(direction, rank, 0, 0, nbytes, operation) for rank, nbytes in sorted(touched.items())]
+        return status
 
     def _receive(self, passage: Passage, transport: Transport) -> None:
         self._under_way[passage.place] = (passage, True)

@@ -1,5 +1,6 @@
-"""How messages travel between processes: non-blocking MPI on buffers, one request a FIFO slot."""
+"""How bytes travel between processes: messages with a request a FIFO slot, and windows on memory."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -37,6 +38,18 @@ class Transport(Protocol):
         """Wait until at least one transfer has ended."""
         ...
 
+    def read(self, ranks: Sequence[int], offsets: Sequence[int], rows: Bytes) -> None:
+        """Fill row after row with what lies at an offset in the memory of a rank, which does nothing for it."""
+        ...
+
+    def write(self, ranks: Sequence[int], offsets: Sequence[int], buffer: Bytes) -> None:
+        """Write a buffer to an offset in the memory of each rank, which does nothing for it."""
+        ...
+
+    def close(self) -> None:
+        """Wait until all ranks have called this: until then they may read and write each other's memory."""
+        ...
+
 
 class MpiTransport:
     """Isend, Irecv and Waitsome on a communicator; the channel is the tag."""
@@ -66,6 +79,67 @@ class MpiTransport:
             for place, status in zip(ended, self._statuses, strict=False)
         ]
 
+    def read(self, ranks: Sequence[int], offsets: Sequence[int], rows: Bytes) -> None:
+        """Not called: nobody's memory is open."""
+
+    def write(self, ranks: Sequence[int], offsets: Sequence[int], buffer: Bytes) -> None:
+        """Not called: nobody's memory is open."""
+
+    def close(self) -> None:
+        """Nobody to wait for."""
+
+
+class WindowTransport(MpiTransport):
+    """The same, and every rank's memory open to all: Get and Put, for which its process does nothing.
+
+    Messages say when memory may be touched. What a rank stored before it sent one, others can read when they have it;
+    what others wrote before theirs came, it can load: that takes a synchronisation of the window at both ends.
+
+    Raises
+    ------
+    RuntimeError
+        If memory and window are two copies: then no rank may store anything while another writes.
+    """
+
+    def __init__(self, comm: "MPI.Intracomm", places: int, memory: Bytes) -> None:
+        from mpi4py import MPI
+
+        super().__init__(comm, places)
+        self._window = MPI.Win.Create(memory, 1, comm=comm)
+        if self._window.model != MPI.WIN_UNIFIED:
+            raise RuntimeError("this MPI's windows are copies of memory: it cannot carry out in-switch operations")
+        self._window.Lock_all()
+
+    def send(self, place: int, buffer: Bytes, destination: int, channel: int) -> None:
+        """Post an Isend, after what was stored."""
+        self._window.Sync()
+        super().send(place, buffer, destination, channel)
+
+    def wait(self) -> list[Completion]:
+        """Wait for at least one of the posted requests, then see what others have written."""
+        ended = super().wait()
+        self._window.Sync()
+        return ended
+
+    def read(self, ranks: Sequence[int], offsets: Sequence[int], rows: Bytes) -> None:
+        """Get each row."""
+        self._window.Sync()  # one's own memory is read too
+        for rank, offset, row in zip(ranks, offsets, rows, strict=True):
+            self._window.Get([row, self._bytes], rank, offset)
+        self._window.Flush_all()
+
+    def write(self, ranks: Sequence[int], offsets: Sequence[int], buffer: Bytes) -> None:
+        """Put the buffer to each rank."""
+        for rank, offset in zip(ranks, offsets, strict=True):
+            self._window.Put([buffer, self._bytes], rank, offset)
+        self._window.Flush_all()
+        self._window.Sync()  # one's own memory is written too
+
+    def close(self) -> None:
+        """Free the window, which serves the others until they too have come here."""
+        self._window.Unlock_all()
+        self._window.Free()
+
 
 class NoTransport:
     """For a rank that sends and receives nothing."""
@@ -80,7 +154,23 @@ class NoTransport:
         """Nothing is under way."""
         return []
 
+    def read(self, ranks: Sequence[int], offsets: Sequence[int], rows: Bytes) -> None:
+        """Not called: nobody's memory is open."""
 
-def open_transport(comm: "MPI.Intracomm | Alone", places: int) -> Transport:
-    """The transport of a communicator, for so many transfers at once."""
-    return NoTransport() if isinstance(comm, Alone) or not places else MpiTransport(comm, places)
+    def write(self, ranks: Sequence[int], offsets: Sequence[int], buffer: Bytes) -> None:
+        """Not called: nobody's memory is open."""
+
+    def close(self) -> None:
+        """Nobody to wait for."""
+
+
+def open_transport(comm: "MPI.Intracomm | Alone", places: int, memory: Bytes | None = None) -> Transport:
+    """The transport of a communicator, for so many transfers at once.
+
+    With ``memory``, which all ranks give or none does, others can read and write it until `Transport.close`.
+    """
+    if isinstance(comm, Alone):
+        return NoTransport()
+    if memory is not None:
+        return WindowTransport(comm, places, memory)
+    return MpiTransport(comm, places) if places else NoTransport()
