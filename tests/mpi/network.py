@@ -1,8 +1,10 @@
 """A network in one process: messages arrive whenever a random number generator says so."""
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from random import Random
 
+from collemu.memory import Memory
 from collemu.ranks.execute import Execution
 from collemu.ranks.transport import Bytes, Completion
 
@@ -13,7 +15,8 @@ class Network:
     A send may end when it is posted (its bytes have been copied), or only when its message is delivered, as MPI's may.
     """
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, memories: list[Bytes], random: Random) -> None:
+        self.memories = memories
         self.random = random
         self.sent: defaultdict[tuple[int, int, int], deque[tuple[int, Bytes, bool]]] = defaultdict(deque)
         self.posted: defaultdict[tuple[int, int, int], deque[tuple[int, Bytes]]] = defaultdict(deque)
@@ -51,10 +54,21 @@ class Endpoint:
     def wait(self) -> list[Completion]:
         raise AssertionError("the test says when transfers end")
 
+    def read(self, ranks: Sequence[int], offsets: Sequence[int], rows: Bytes) -> None:
+        for rank, offset, row in zip(ranks, offsets, rows, strict=True):
+            row[:] = self.network.memories[rank][offset : offset + len(row)]
 
-def run_all(executions: list[Execution], random: Random) -> None:
+    def write(self, ranks: Sequence[int], offsets: Sequence[int], buffer: Bytes) -> None:
+        for rank, offset in zip(ranks, offsets, strict=True):
+            self.network.memories[rank][offset : offset + len(buffer)] = buffer
+
+    def close(self) -> None:
+        raise AssertionError("the test says when all have finished")
+
+
+def run_all(executions: list[Execution], memories: list[Memory], random: Random) -> None:
     """Run all ranks to the end, one random event at a time."""
-    network = Network(random)
+    network = Network([memory.plane.memory for memory in memories], random)
     endpoints = [Endpoint(network, rank) for rank in range(len(executions))]
     for execution, endpoint in zip(executions, endpoints, strict=True):
         execution.start(endpoint)

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 DRIVERS = Path(__file__).parent / "drivers"
+IN_SWITCH = ("--algorithm", "nvls", "--system", "gb200_nvl72")
 
 
 def crosscheck(ranks: int, *arguments: str, program: tuple[str, ...] = ("-m", "collemu"), timeout: float = 200.0):
@@ -73,10 +74,46 @@ def test_a_shorter_message_is_named():
     assert "with 3999 bytes" in process.stdout
 
 
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_a_rank_that_fails_ends_all(ranks):
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_processes_do_what_switches_do(ranks, tmp_path):
+    records = tmp_path / "table.json"
+    flags = (*IN_SWITCH, "-d", "float32,float16,float8_e4m3fn,float8_e5m2", "-b", "1005", "-n", "2")
+    more = ("--channels", "2", "--chunks", "2", "--root", str(ranks - 1))
+    process = crosscheck(ranks, "all", *flags, *more, "--json", str(records))
+    assert (process.returncode, process.stderr) == (0, ""), process.stdout
+    results = json.loads(records.read_text())["results"]
+    assert len(results) == 5 * 4
+    assert all(row["bytes_identical"] and row["messages_identical"] for row in results)
+    # an access is no message
+    told = {"broadcast": ranks - 1, "reduce": ranks - 1}
+    assert all(row["messages"] == 2 * told.get(row["collective"], ranks * (ranks - 1)) for row in results)
+
+
+def test_a_lost_write_is_named():
+    """The middle block of 1002 float32, rank 1's own, does not come to rank 0."""
+    program = (str(DRIVERS / "skip_write.py"),)
+    process = crosscheck(3, "all_reduce", *IN_SWITCH, "-b", "4008", "-d", "float32", program=program)
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "rank 0 output: first differing byte 133" in process.stdout
+    assert "rank 0 output against MPI's own collective" in process.stdout
+    assert "rank 1 output" not in process.stdout
+
+
+def test_another_order_of_addition_is_seen():
+    """By everybody, as rank 1 writes its sums to all; small integers have the same sum in any order."""
+    program = (str(DRIVERS / "other_order.py"),)
+    process = crosscheck(3, "all_reduce", *IN_SWITCH, "-b", "4008", "-d", "float32", program=program)
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert all(f"rank {rank} output: first differing byte" in process.stdout for rank in range(3))
+    assert "against MPI's own collective" not in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("ranks", "driver", "flags"), [(2, "fail.py", ()), (5, "fail.py", ()), (3, "fail_to_read.py", IN_SWITCH)]
+)
+def test_a_rank_that_fails_ends_all(ranks, driver, flags):
     begin = time.monotonic()
-    process = crosscheck(ranks, "all_reduce", "-b", "4K", program=(str(DRIVERS / "fail.py"),), timeout=60)
+    process = crosscheck(ranks, "all_reduce", *flags, "-b", "4K", program=(str(DRIVERS / driver),), timeout=60)
     assert process.returncode not in (0, 2)
     assert time.monotonic() - begin < 45
     assert f"collemu crosscheck: rank 1 of {ranks}: OSError: the cable fell out" in process.stderr

@@ -1,5 +1,6 @@
 """Execution of a rank's operations: the emulator's bytes and messages, in whatever order messages arrive."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from collemu.lower import lower
 from collemu.memory import build_memory, payload_of
 from collemu.ranks.contributions import contribution
 from collemu.ranks.execute import Execution, execute
-from collemu.ranks.message_log import SENT, emulated_log, first_difference
+from collemu.ranks.message_log import READ, SENT, WRITE, emulated_log, first_difference
 from collemu.ranks.transport import NoTransport
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, build_schedule
@@ -28,15 +29,23 @@ PAIRS = [
     for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
     for algorithm in anywhere(collective)
 ]
+# What the switches of gb200_nvl72 add, and what they compare.
+SWITCHED = [
+    (dtype, op)
+    for dtype in ("float16", "bfloat16", "int32", "int64", "float8_e4m3fn", "float8_e5m2")
+    for op in ("sum", "avg", "min", "max")
+] + [(dtype, op) for dtype in ("float32", "float64") for op in ("sum", "avg")]
 
 
-def parts_of(schedule: Schedule, count: int, wire: str, slots: int):
+def parts_of(
+    schedule: Schedule, count: int, wire: str, slots: int, dtype: str = "float32", op: str = "sum", seed: int = 0
+):
     """Inputs, memories and executions of all ranks, each as if in a process of its own."""
-    payload = payload_of(schedule.collective, "float32", Recipe(wire=wire), "sum")
-    lowered = lower(schedule, count, item_bytes=4, wire=payload.wire)
+    payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
+    lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
     elements = input_elements(schedule, count)
-    inputs = [contribution(find_dtype("float32"), elements, rank, op="sum") for rank in range(schedule.ranks)]
-    memories = [build_memory(lowered, payload, ranks=[rank], slots=slots) for rank in range(schedule.ranks)]
+    inputs = [contribution(find_dtype(dtype), elements, rank, op=op) for rank in range(schedule.ranks)]
+    memories = [build_memory(lowered, payload, [rank], slots, seed) for rank in range(schedule.ranks)]
     for rank, memory in enumerate(memories):
         memory.write_input(rank, inputs[rank])
     executions = [Execution(lowered, memory.plane, rank, slots) for rank, memory in enumerate(memories)]
@@ -60,19 +69,60 @@ def test_any_order_of_arrival_gives_the_emulators_bytes(pair, ranks, count, wire
     system = load_system("trainium4_nvl72")
     expected = emulate(schedule, system, count=count, wire=wire, data=np.stack(inputs))
 
-    run_all(executions, Random(seed))
+    run_all(executions, memories, Random(seed))
+    assert_same(schedule, expected, memories, executions)
 
-    for rank in range(ranks):
-        assert first_difference(emulated_log(expected.timeline, rank), executions[rank].log(), schedule) is None
+
+def assert_same(schedule, expected, memories, executions):
+    for rank in range(schedule.ranks):
+        log = emulated_log(expected.timeline, rank, schedule)
+        assert first_difference(log, executions[rank].log(), schedule) is None
         if schedule.collective != "reduce" or rank == schedule.root:
             output = memories[rank].read_output(rank)
             assert output.tobytes() == expected.outputs[rank].tobytes()
 
 
+@given(
+    collective=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]),
+    ranks=st.integers(2, 7),
+    group_ranks=st.sampled_from([0, 0, 1, 2, 3]),
+    in_place=st.booleans(),
+    count=st.integers(0, 90),
+    number=st.sampled_from(SWITCHED),
+    channels=st.integers(1, 2),
+    chunks=st.sampled_from([None, 1, 3]),
+    root=st.integers(0, 6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_order_of_operations_has_switches_do_the_same(
+    collective, ranks, group_ranks, in_place, count, number, channels, chunks, root, seed
+):
+    """Empty messages alone say when memory may be touched; the seed also decides in which order switches add."""
+    built = build_schedule(collective, "nvls", ranks, root=root % ranks, channels=channels, chunks=chunks)
+    schedule = replace(built, group_ranks=group_ranks, in_place=in_place)
+    dtype, op = number
+    inputs, memories, executions = parts_of(schedule, count, "none", 2, dtype, op, seed)
+    system = load_system("gb200_nvl72")
+    expected = emulate(schedule, system, count=count, dtype=dtype, op=op, data=np.stack(inputs), seed=seed)
+
+    run_all(executions, memories, Random(seed))
+    assert_same(schedule, expected, memories, executions)
+
+
+def test_log_says_what_switches_read_and_wrote():
+    schedule = build_schedule("all_reduce", "nvls", 3)
+    _, memories, executions = parts_of(schedule, 7, "none", 2)
+    run_all(executions, memories, Random(1))
+    log = executions[2].log()
+    read, written = (log[log["direction"] == direction] for direction in (READ, WRITE))
+    assert read["peer"].tolist() == written["peer"].tolist() == [0, 1, 2]
+    assert read["nbytes"].tolist() == written["nbytes"].tolist() == [8] * 3  # the third block of 7 float32
+
+
 def test_log_has_every_message_at_both_ends():
     schedule = build_schedule("all_reduce", "ring", 4)
-    _, _, executions = parts_of(schedule, 10, "none", 2)
-    run_all(executions, Random(1))
+    _, memories, executions = parts_of(schedule, 10, "none", 2)
+    run_all(executions, memories, Random(1))
     logs = [execution.log() for execution in executions]
     assert [len(log) for log in logs] == [12] * 4
     assert sum(int((log["direction"] == SENT).sum()) for log in logs) == schedule.n_messages
