@@ -22,6 +22,7 @@ RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_R
 LOCAL_SIZE_NAMES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", *SIZE_NAMES)
 
 WAIT_ASLEEP = "MPIR_CVAR_ENABLE_HEAVY_YIELD"
+OPEN_MPI_WINDOWS = "OMPI_MCA_osc"
 INSTALL = 'pip install "collemu[mpich]"'
 
 
@@ -54,7 +55,8 @@ def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
     """Start MPI and return a communicator of all processes, for nobody else.
 
     Where processes fill the cores, MPICH is told to sleep while it waits: otherwise a waiting process keeps a
-    core for milliseconds from the one that it waits for. The setting counts only before MPI starts.
+    core for milliseconds from the one that it waits for. Open MPI is told to do without windows over UCX, which
+    complain on stderr wherever there is no network for them. Such settings count only before MPI starts.
 
     Raises
     ------
@@ -63,6 +65,7 @@ def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
     """
     if short_of_cores(environment):
         os.environ.setdefault(WAIT_ASLEEP, "1")
+    os.environ.setdefault(OPEN_MPI_WINDOWS, "^ucx")
     try:
         import mpi4py
 
