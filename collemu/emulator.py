@@ -16,7 +16,7 @@ from collemu.dtypes import to_storage, to_user
 from collemu.endpoint import memory_of_ranks
 from collemu.fabric import routes_of, shared_of
 from collemu.flow import simulate_flow
-from collemu.in_switch import in_switch_of, refuse_in_switch
+from collemu.in_switch import by_member, in_switch_of, refuse_in_switch, switch_adds
 from collemu.lower import Lowered, lower
 from collemu.memory import Payload, build_memory, no_data, payload_of, replicas_identical
 from collemu.model.bounds import Bounds, lower_bound
@@ -89,7 +89,8 @@ class Result:
     replicas_identical : bool or None
         Whether all ranks hold the same bits; None where they need not, or without data.
     wire_bytes : int
-        Bytes of all wire images sent: codes, scales and tensor scales, without lines and packet headers.
+        Bytes of all wire images sent: codes, scales and tensor scales, without lines and packet headers. What a switch
+        reads counts as sent by each member, and what it copies once.
     wire_bytes_per_rank : int64 array
         The same by sending rank.
     links : Links
@@ -221,20 +222,26 @@ def emulate(
         storage = memory.read_outputs()
         outputs = to_user(storage, payload.dtype, data)
         identical = replicas_identical(storage) if schedule.collective in REPLICATED else None
-    messages = lowered.messages
     memory_bytes = memory_of_ranks(lowered, spoken)
     memory_s = float(memory_bytes.max()) / system.chip.hbm_bytes_per_s
-    sent = np.bincount(messages.source, weights=messages.nbytes, minlength=schedule.ranks).astype(np.int64)
+    sent = wire_bytes_of(lowered)
     return Result(
         time_s=timing.time / 1e15,
         time_fs=timing.time,
         outputs=outputs,
         replicas_identical=identical,
-        wire_bytes=int(messages.nbytes.sum()),
+        wire_bytes=int(sent.sum()),
         wire_bytes_per_rank=sent,
         links=_links(timing),
         timeline=timeline_of(lowered, timing) if timeline else None,
-        bounds=lower_bound(schedule.collective, schedule.ranks, count, wire_bits(payload), system),
+        bounds=lower_bound(
+            schedule.collective,
+            schedule.ranks,
+            count,
+            wire_bits(payload),
+            system,
+            switch_adds=switch_adds(system, payload),
+        ),
         header=header_of(schedule, system, payload, chosen, model, seed),
         lowered=lowered,
         memory_bytes=memory_bytes,
@@ -310,6 +317,15 @@ def header_of(
         "seed": seed,
         "estimates": list(system.estimates()),
     }
+
+
+def wire_bytes_of(lowered: Lowered) -> NDArray[np.int64]:
+    """Bytes that each rank puts on its links, without lines and headers."""
+    ranks, messages, asked = lowered.schedule.ranks, lowered.messages, in_switch_of(lowered)
+    sent = np.bincount(messages.source, weights=messages.nbytes, minlength=ranks)
+    sent += np.bincount(asked.rank, weights=~asked.adds * asked.nbytes, minlength=ranks)
+    sent += by_member(asked, asked.adds * asked.nbytes, ranks)
+    return sent.astype(np.int64)
 
 
 def input_elements(schedule: Schedule, count: int) -> int:

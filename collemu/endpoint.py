@@ -8,7 +8,7 @@ from collemu_kernels.conversions import count_encoded
 from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
-from collemu.in_switch import in_switch_of
+from collemu.in_switch import by_member, in_switch_of
 from collemu.lower import NONE, Lowered
 from collemu.schedule import KIND_NAMES, READS_DST, READS_SRC, RECEIVES, WRITES_DST
 
@@ -114,7 +114,5 @@ def memory_of_ranks(lowered: Lowered, protocol: Protocol) -> Int64:
     memory = np.bincount(lowered.rank, weights=memory_of(lowered, protocol), minlength=ranks)
     memory += np.bincount(messages.destination, weights=messages.nbytes, minlength=ranks)
     memory += np.bincount(asked.rank, weights=asked.adds * asked.nbytes, minlength=ranks)
-    for sign, end in ((1, asked.first), (-1, asked.first + asked.members)):
-        change = np.bincount(end, weights=sign * asked.nbytes, minlength=ranks + 1)
-        memory += np.cumsum(change)[:ranks]
+    memory += by_member(asked, asked.nbytes, ranks)
     return memory.astype(np.int64)

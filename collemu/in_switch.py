@@ -78,6 +78,14 @@ def in_switch_of(lowered: Lowered) -> InSwitch:
     )
 
 
+def by_member(asked: InSwitch, values: NDArray[np.int64], ranks: int) -> NDArray[np.float64]:
+    """Add up a value of each operation at every member of its group; an entry a rank."""
+    change = np.zeros(ranks + 1)
+    np.add.at(change, asked.first, values)
+    np.subtract.at(change, asked.first + asked.members, values)
+    return np.cumsum(change)[:ranks]
+
+
 def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> None:
     """Raise if a schedule has in-switch operations that the system's switches cannot carry out.
 
@@ -111,15 +119,26 @@ def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> 
         _refuse_type(schedule, system, payload)
 
 
-def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None:
-    name = payload.dtype.name
+def switch_adds(system: System, payload: "Payload") -> bool:
+    """Whether a system's switches add, or find the least or greatest, of what travels."""
+    return not payload.quantised and payload.dtype.name in _types(system).get(payload.operator, ())
+
+
+def _types(system: System) -> dict[str, tuple[str, ...]]:
+    """Types in which a system's switches do each operation."""
+    if not system.domain.in_switch_reduction:
+        return {}
     eight_bit = ADDED_IN_FLOAT16 if system.domain.in_switch_float8 else ()
-    can = {"sum": (*ADDED, *eight_bit), "min": (*COMPARED, *eight_bit), "max": (*COMPARED, *eight_bit)}
-    can["avg"] = can["sum"]
+    added, compared = (*ADDED, *eight_bit), (*COMPARED, *eight_bit)
+    return {"sum": added, "avg": added, "min": compared, "max": compared}
+
+
+def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None:
+    can = _types(system)
     if payload.operator not in can:
         raise ScheduleError(f"{schedule.algorithm}: no switch forms a {payload.operator}; choose {', '.join(can)}")
-    if name not in can[payload.operator]:
+    if payload.dtype.name not in can[payload.operator]:
         raise ScheduleError(
-            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {name}, only of "
-            f"{', '.join(can[payload.operator])}; use one of these, or another algorithm"
+            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {payload.dtype.name}, "
+            f"only of {', '.join(can[payload.operator])}; use one of these, or another algorithm"
         )

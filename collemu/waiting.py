@@ -9,6 +9,7 @@ from collemu.catalogue import Protocol, System
 from collemu.endpoint import work_of
 from collemu.fabric import crosses, steps_of
 from collemu.lower import NONE, Lowered
+from collemu.schedule import IN_SWITCH
 from collemu.timing import Timing
 
 Int64 = NDArray[np.int64]
@@ -27,7 +28,8 @@ class Waiting:
     stepping_s : float64 array
         The latency of the steps that send.
     message_s, slot_s, dependency_s : float64 arrays
-        Waiting, where the last thing to come was: a message; a free slot at the peer; an operation of another thread.
+        Waiting, where the last thing to come was: a message, or what a switch was asked for; a free slot at the peer; an
+        operation of another thread.
     idle_s : float64 array
         After a thread's last operation, until the end of the run.
     """
@@ -62,6 +64,11 @@ def waiting_of(lowered: Lowered, timing: Timing, system: System, protocol: Proto
 
     step = np.zeros(len(start), np.int64)
     sends = np.flatnonzero(lowered.sent != NONE)
+    in_switch = np.flatnonzero(IN_SWITCH[schedule.ops["kind"]])
+    step[in_switch] = protocol.step_latency_fs
+    work = work_of(lowered, system, protocol)
+    answered = np.zeros(len(start), np.int64)
+    answered[in_switch] = (finish - start - step - work)[in_switch]
     step[sends] = steps_of(crosses(messages, system), system, protocol)[lowered.sent[sends]]
     last = np.full(len(schedule.threads), launch, np.int64)
     np.maximum.at(last, thread, finish)
@@ -70,9 +77,9 @@ def waiting_of(lowered: Lowered, timing: Timing, system: System, protocol: Proto
         return np.bincount(rank, weights=values, minlength=schedule.ranks) / 1e15
 
     return Waiting(
-        working_s=by_rank(work_of(lowered, system, protocol)),
+        working_s=by_rank(work),
         stepping_s=by_rank(step),
-        message_s=by_rank(waited * for_message),
+        message_s=by_rank(waited * for_message + answered),
         slot_s=by_rank(waited * for_slot),
         dependency_s=by_rank(waited * for_dependency),
         idle_s=by_rank(timing.time - last, schedule.threads["rank"]),

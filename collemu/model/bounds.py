@@ -138,6 +138,7 @@ def lower_bound(
     itemsize_bits: int | Fraction,
     system: System,
     *,
+    switch_adds: bool | None = None,
     counts: Sequence[Sequence[int]] | None = None,
 ) -> Bounds:
     """The least time of a collective on a system.
@@ -150,6 +151,8 @@ def lower_bound(
     itemsize_bits : int or Fraction
         Bits of an element on the wire, scales of full blocks included: 32 for float32, 17/4 for mxfp4.
     system : System
+    switch_adds : bool, optional
+        Whether its switches add what travels; without it, whether they add at all.
     counts : n x n integers, optional
         For alltoallv.
 
@@ -161,9 +164,8 @@ def lower_bound(
     domain = system.domain
     if itemsize_bits <= 0:
         raise ValueError(f"bound of {collective}: itemsize_bits must be above zero, not {itemsize_bits}")
-    elements, name = port_elements(
-        collective, ranks, count, in_switch_reduction=domain.in_switch_reduction, counts=counts
-    )
+    adds = domain.in_switch_reduction if switch_adds is None else switch_adds
+    elements, name = port_elements(collective, ranks, count, in_switch_reduction=adds, counts=counts)
     port_bytes = elements * Fraction(itemsize_bits) / 8
     rate = domain.links * exact(domain.link_bytes_per_s)
     hops = 1 if domain.topology in ("mesh", "torus") else HOPS

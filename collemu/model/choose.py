@@ -8,7 +8,7 @@ from collemu.catalogue import Protocol, System
 from collemu.emulator import emulate, find_protocol
 from collemu.endpoint import work_of
 from collemu.fabric import routes_of
-from collemu.in_switch import in_switch_of, refuse_in_switch
+from collemu.in_switch import by_member, in_switch_of, refuse_in_switch
 from collemu.lower import Lowered, lower
 from collemu.memory import payload_of
 from collemu.recipe import Recipe
@@ -105,13 +105,8 @@ def _switched_s(lowered: Lowered, system: System) -> float:
     """What the links of the busiest chip take for in-switch operations."""
     asked = in_switch_of(lowered)
     ranks = lowered.schedule.ranks
-    up, down = np.zeros(ranks + 1), np.zeros(ranks + 1)
-    # of every member of the group, as differences between one rank and the next
-    for sign, end in ((1, asked.first), (-1, asked.first + asked.members)):
-        np.add.at(up, end, sign * asked.adds * asked.nbytes)
-        np.add.at(down, end, sign * ~asked.adds * asked.nbytes)
-    up, down = np.cumsum(up)[:-1], np.cumsum(down)[:-1]
-    np.add.at(up, asked.rank, ~asked.adds * asked.nbytes)
-    np.add.at(down, asked.rank, asked.adds * asked.nbytes)
+    added, stored = asked.adds * asked.nbytes, ~asked.adds * asked.nbytes
+    up = by_member(asked, added, ranks) + np.bincount(asked.rank, weights=stored, minlength=ranks)
+    down = by_member(asked, stored, ranks) + np.bincount(asked.rank, weights=added, minlength=ranks)
     rate = system.chip_bytes_per_s * system.domain.link_efficiency
     return float(max(up.max(), down.max())) / rate
