@@ -28,8 +28,8 @@ class Waiting:
     stepping_s : float64 array
         The latency of the steps that send.
     message_s, slot_s, dependency_s : float64 arrays
-        Waiting, where the last thing to come was: a message, or what a switch was asked for; a free slot at the peer; an
-        operation of another thread.
+        Waiting, where the last thing to come was: a message, or what a switch was asked for; a free slot at the peer;
+        an operation of another thread.
     idle_s : float64 array
         After a thread's last operation, until the end of the run.
     """
