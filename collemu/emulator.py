@@ -323,9 +323,8 @@ def wire_bytes_of(lowered: Lowered) -> NDArray[np.int64]:
     """Bytes that each rank puts on its links, without lines and headers."""
     ranks, messages, asked = lowered.schedule.ranks, lowered.messages, in_switch_of(lowered)
     sent = np.bincount(messages.source, weights=messages.nbytes, minlength=ranks)
-    sent += np.bincount(asked.rank, weights=~asked.adds * asked.nbytes, minlength=ranks)
-    sent += by_member(asked, asked.adds * asked.nbytes, ranks)
-    return sent.astype(np.int64)
+    stored = np.bincount(asked.rank, weights=~asked.adds * asked.nbytes, minlength=ranks)
+    return (sent + stored + by_member(asked, asked.adds * asked.nbytes, ranks)).astype(np.int64)
 
 
 def input_elements(schedule: Schedule, count: int) -> int:

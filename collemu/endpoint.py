@@ -111,8 +111,7 @@ def memory_of(lowered: Lowered, protocol: Protocol) -> Int64:
 def memory_of_ranks(lowered: Lowered, protocol: Protocol) -> Int64:
     """Bytes that pass the memory of each rank: what operations touch, what arrives, what switches read and write."""
     ranks, messages, asked = lowered.schedule.ranks, lowered.messages, in_switch_of(lowered)
-    memory = np.bincount(lowered.rank, weights=memory_of(lowered, protocol), minlength=ranks)
-    memory += np.bincount(messages.destination, weights=messages.nbytes, minlength=ranks)
-    memory += np.bincount(asked.rank, weights=asked.adds * asked.nbytes, minlength=ranks)
-    memory += by_member(asked, asked.nbytes, ranks)
-    return memory.astype(np.int64)
+    touched = np.bincount(lowered.rank, weights=memory_of(lowered, protocol), minlength=ranks)
+    arrived = np.bincount(messages.destination, weights=messages.nbytes, minlength=ranks)
+    sums = np.bincount(asked.rank, weights=asked.adds * asked.nbytes, minlength=ranks)
+    return (touched + arrived + sums + by_member(asked, asked.nbytes, ranks)).astype(np.int64)

@@ -246,6 +246,10 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
         result = emulate(
             schedule, system, count=point.count, data=data, fidelity=point.fidelity, timeline=False, **numbers
         )
+    if result.memory_utilisation > 1:
+        notes.append(
+            f"chips of {system.name} would need more than their memory's rate in some rows: those times are too short"
+        )
     row = _row(point, system, result, outcome.wrong if outcome else None)
     if data is not None:
         row = dataclasses.replace(row, **_errors(point, data, result))
