@@ -60,7 +60,7 @@ def test_a_slow_memory_is_the_time():
 @pytest.mark.parametrize(
     ("collective", "algorithm", "ranks", "encoded", "decoded"),
     [
-        # n - 1 of n chunks are added to and sent, by one of n ranks each; 1 is sent before. All are received 2(n-1) times
+        # n - 1 of n chunks are added to and sent, 1 is sent before; 2(n - 1) are received
         ("all_reduce", "ring", 4, 4, 6),
         # what a rank sends to each: its own blocks, 3; and the sum of its block, once for all of them
         ("all_reduce", "two_shot", 4, 4, 6),
