@@ -104,8 +104,7 @@ def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> 
         )
     size = schedule.group_ranks or schedule.ranks
     chips = system.domain.chips
-    split = schedule.ranks > chips if size >= schedule.ranks else size > chips or chips % size != 0
-    if split:
+    if schedule.ranks > chips and (size > chips or chips % size != 0):
         raise ScheduleError(
             f"{schedule.algorithm} has switch groups of {min(size, schedule.ranks)} ranks, which do not fit into "
             f"domains of {chips} chips; use fewer ranks"
@@ -141,4 +140,9 @@ def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None
         raise ScheduleError(
             f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {payload.dtype.name}, "
             f"only of {', '.join(can[payload.operator])}; use one of these, or another algorithm"
+        )
+    if payload.recipe.accumulate != "float32":
+        raise ScheduleError(
+            f"{schedule.algorithm}: switches add in types of their own, not in {payload.recipe.accumulate}; leave "
+            f"accumulate at float32, or use another algorithm"
         )
