@@ -1,5 +1,6 @@
 """Built-in schedules through `emulate`, against the slow engine: sizes, work, slots and packets by the page alone."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 from collemu_kernels import kinds
 
 import collemu
-from collemu.schedule import READS_SRC, RECEIVES, SENDS, WRITES_DST, Schedule
+from collemu.builders import BUILDERS
+from collemu.schedule import IN_SWITCH, READS_SRC, RECEIVES, SENDS, WRITES_DST, Schedule
 from tests.built_in import BUILT_IN
 from tests.oracles import slow_packets
 
 SYSTEM = collemu.load_system("trainium4_nvl72")
+ADDING = collemu.load_system("gb200_nvl72")
+NVLS = [collective for collective, table in BUILDERS.items() if "nvls" in table]
 SMALL = {
     "domain.planes": 3,
     "domain.credits": 2,
@@ -89,6 +93,7 @@ def encodes(schedule: Schedule, count: int) -> list[int]:
 def by_the_page(
     schedule: Schedule, count: int, wire: str, system: collemu.System, protocol: object
 ) -> list[slow_packets.Operation]:
+    """The operations of a schedule for elements of four bytes."""
     operations = []
     encoded = encodes(schedule, count) if wire != "none" else [0] * len(schedule.ops)
 
@@ -97,7 +102,7 @@ def by_the_page(
 
     def work(index: int, kind: int, elements: int, nbytes: int) -> int:
         endpoint, memory = system.endpoint, 4 * elements
-        if kind == kinds.NOP:
+        if kind in (kinds.NOP, kinds.MULTIMEM_REDUCE):
             return 0
         lands = kind == kinds.RECV and protocol.writes_destination
         adds = kind in slow_packets.REDUCES
@@ -107,7 +112,7 @@ def by_the_page(
         thread += spends(decoded, endpoint.dequantize_bytes_per_s)
         passes = {kinds.SEND: 1, kinds.COPY: 2, kinds.REDUCE: 3, kinds.RECV: 1, kinds.RECV_COPY_SEND: 1,
                   kinds.RECV_REDUCE: 2, kinds.RECV_REDUCE_SEND: 1, kinds.RECV_REDUCE_COPY: 2,
-                  kinds.RECV_REDUCE_COPY_SEND: 2}[kind]  # fmt: skip
+                  kinds.RECV_REDUCE_COPY_SEND: 2, kinds.MULTIMEM_STORE: 1}[kind]  # fmt: skip
         moved = passes * memory + (nbytes if RECEIVES[kind] else 0)
         return max(thread, 0 if lands and wire == "none" else spends(moved, system.chip.hbm_bytes_per_s))
 
@@ -117,6 +122,12 @@ def by_the_page(
         elements = chunk_elements(schedule, op, count)
         travels = bool(SENDS[kind] or RECEIVES[kind])
         nbytes = sum(map(IMAGES[wire], elements)) if travels else 4 * sum(elements)
+        shared = {}
+        if IN_SWITCH[kind]:
+            side = "src" if kind == kinds.MULTIMEM_REDUCE else "dst"
+            first = schedule.chunk_starts(int(op[f"{side}_buffer"]), count)[op[side]]
+            members = tuple(schedule.group_of(int(thread["rank"])))
+            shared = {"members": members, "offset": 4 * int(first), "message_bytes": nbytes}
         operations.append(
             slow_packets.Operation(
                 rank=int(thread["rank"]),
@@ -126,8 +137,8 @@ def by_the_page(
                 recv_peer=int(thread["recv_peer"]),
                 channel=int(thread["channel"]),
                 work_fs=work(index, kind, sum(elements), nbytes),
-                message_bytes=nbytes if travels else 0,
                 dep=None if op["dep"] < 0 else int(op["dep"]),
+                **{"message_bytes": nbytes if travels else 0} | shared,
             )
         )
     return operations
@@ -144,7 +155,29 @@ def ratio(rate: float, efficiency: float = 1) -> tuple[int, int]:
 def test_built_ins_take_the_femtoseconds_of_the_page(collective, algorithm, ranks, count, wire, protocol):
     schedule = collemu.build_schedule(collective, algorithm, ranks)
     slots = collemu.verify(schedule, slots=8).least_slots
-    system = SYSTEM.with_(**SMALL | {"endpoint.fifo_slots": slots})
+    assert_takes_the_femtoseconds_of_the_page(schedule, SYSTEM, slots, count, wire, protocol)
+
+
+@pytest.mark.parametrize("lanes", [{}, {"channels": 2, "chunks": 3}])
+@pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("collective", NVLS)
+def test_nvls_takes_the_femtoseconds_of_the_page(collective, ranks, protocol, lanes):
+    schedule = collemu.build_schedule(collective, "nvls", ranks, root=ranks // 2, **lanes)
+    for slots, count in ((1, 1), (2, 777), (2, 1003)):
+        assert_takes_the_femtoseconds_of_the_page(schedule, ADDING, slots, count, "none", protocol)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4])
+def test_switch_groups_take_the_femtoseconds_of_the_page(group):
+    """What nvls does is no all_reduce in groups, but it takes its time."""
+    schedule = replace(collemu.build_schedule("all_reduce", "nvls", 6), group_ranks=group)
+    assert_takes_the_femtoseconds_of_the_page(schedule, ADDING, 2, 1003, "none", "simple")
+
+
+def assert_takes_the_femtoseconds_of_the_page(schedule, base, slots, count, wire, protocol):
+    """On one domain of three lanes with few credits and small packets."""
+    system = base.with_(**SMALL | {"endpoint.fifo_slots": slots})
     spoken = system.protocols[protocol]
     domain = slow_packets.Stage(
         widths=(3,),
@@ -176,5 +209,10 @@ def test_built_ins_take_the_femtoseconds_of_the_page(collective, algorithm, rank
     assert result.timeline.operations["start_fs"].tolist() == expected.start
     assert result.timeline.operations["finish_fs"].tolist() == expected.finish
     assert result.time_fs == expected.time_fs
+    messages = result.timeline.messages
+    keys = zip(*(messages[name].tolist() for name in ("source", "destination", "channel", "number")), strict=True)
+    assert dict(zip(keys, messages["visible_fs"].tolist(), strict=True)) == expected.visible
     for (chip, plane), nbytes in expected.up_bytes.items():
         assert result.links.up_bytes[chip, plane] == nbytes
+    for (plane, chip), nbytes in expected.down_bytes.items():
+        assert result.links.down_bytes[chip, plane] == nbytes
