@@ -12,13 +12,15 @@ from tests.oracles import slow_flow
 from tests.oracles.hard_numbers import hard_numbers
 from tests.oracles.random_flows import (
     fabric_of,
+    random_group_size,
     random_operations,
     random_system,
     schedule_of,
+    staggered,
     without_landed,
 )
-from tests.oracles.slow_packets import Fabric, Operation
-from tests.test_packets_of_schedules import BUILT_IN, IMAGES, by_the_page
+from tests.oracles.slow_packets import IN_SWITCH, SENDS, Operation
+from tests.test_packets_of_schedules import BUILT_IN, IMAGES, NVLS, by_the_page
 
 CASES = int(os.environ.get("COLLEMU_FLOW_CASES", "200"))  # compared, of random schedules and of built-in ones each
 BATCH = 50
@@ -35,26 +37,69 @@ def assert_same_times(result: ce.Result, expected: slow_flow.Times) -> None:
     assert result.time_fs == expected.time_fs
 
 
-def run_operations(operations: list[Operation], system: ce.System, ranks: int, protocol: str = "auto") -> ce.Result:
-    """Operations through the flow engine, an element a byte."""
-    schedule = schedule_of(operations, ranks)
-    return ce.emulate(schedule, system, count=schedule.input_chunks, dtype="uint8", fidelity="flow", protocol=protocol)
+def assert_same_bytes(result: ce.Result, expected: slow_flow.Times) -> None:
+    """At every port of switches: those of the domain come before those of the network."""
+    found = {
+        (side, ("domain", "network")[stage], chip, 0): nbytes
+        for side, table in (("up", result.links.up_bytes), ("down", result.links.down_bytes))
+        for (chip, stage), nbytes in np.ndenumerate(table)
+        if nbytes
+    }
+    assert found == expected.port_bytes
 
 
-def random_schedule(seed: int) -> tuple[ce.Result, slow_flow.Times, Fabric, str]:
+def run_operations(
+    operations: list[Operation], system: ce.System, ranks: int, protocol: str = "auto", group_ranks: int = 0
+) -> ce.Result:
+    """Operations through the flow engine, an element a byte, of a type that switches may add."""
+    schedule = schedule_of(operations, ranks, group_ranks)
+    dtype = "float8_e4m3fn" if group_ranks else "uint8"
+    return ce.emulate(schedule, system, count=schedule.input_chunks, dtype=dtype, fidelity="flow", protocol=protocol)
+
+
+def random_schedule(seed: int) -> tuple[ce.Result, slow_flow.Times, str]:
     """Random messages between random chips."""
     rng = Random(seed)
     ranks = rng.randint(2, 20)
     operations, system = random_operations(rng, ranks), random_system(rng, ranks)
+    return both_engines(rng, operations, system, ranks)
+
+
+def with_in_switch(seed: int) -> tuple[ce.Result, slow_flow.Times, str]:
+    """Random messages, and in-switch operations of random groups among them."""
+    rng = Random(seed)
+    ranks = rng.randint(2, 20)
+    system = random_system(rng, ranks, "switched")
+    size = random_group_size(rng, system, ranks)
+    operations = random_operations(rng, ranks, group_size=size, payload=system.domain.packet_payload_bytes)
+    return both_engines(rng, operations, system, ranks, size)
+
+
+def late_nvls(seed: int) -> tuple[ce.Result, slow_flow.Times, str]:
+    """Nvls, with copies between what it does."""
+    rng = Random(seed)
+    collective, ranks = rng.choice(NVLS), rng.randint(2, 12)
+    lanes = rng.choice([{}, {}, {"chunks": 2}, {"chunks": 3}, {"channels": 2}])
+    schedule = ce.build_schedule(collective, "nvls", ranks, root=rng.randrange(ranks), **lanes)
+    count = rng.choice([0, 1, rng.randint(2, 300), rng.randint(300, 6000)])
+    system = random_system(rng, ranks, "switched").with_(**{"domain.chips": ranks})
+    plain = by_the_page(schedule, count, "none", system, system.protocols["simple"])
+    return both_engines(rng, staggered(rng, plain, SENDS | IN_SWITCH), system, ranks, ranks)
+
+
+def both_engines(
+    rng: Random, operations: list[Operation], system: ce.System, ranks: int, group_ranks: int = 0
+) -> tuple[ce.Result, slow_flow.Times, str]:
     protocol = rng.choice(sorted(system.protocols))
     of_page = without_landed(operations, system.protocols[protocol].writes_destination)
-    fabric = fabric_of(system, protocol, ranks)
-    expected = slow_flow.run(of_page, fabric)
-    result = run_operations(operations, system, ranks, protocol)
+    expected = slow_flow.run(of_page, fabric_of(system, protocol, ranks))
+    result = run_operations(operations, system, ranks, protocol, group_ranks)
+    if group_ranks:
+        assert_same_bytes(result, expected)
     return result, expected, f"{ranks} ranks, {system.name}, {system.domain}, {protocol}"
 
 
-def built_in(seed: int) -> tuple[ce.Result, slow_flow.Times, Fabric, str]:
+def built_in(seed: int) -> tuple[ce.Result, slow_flow.Times, str]:
     """A built-in schedule on a random system."""
     rng = Random(seed)
     collective, algorithm = rng.choice(BUILT_IN)
@@ -67,15 +112,16 @@ def built_in(seed: int) -> tuple[ce.Result, slow_flow.Times, Fabric, str]:
     system = system.with_(**{"endpoint.fifo_slots": slots})
     protocol = rng.choice(sorted(system.protocols))
     of_page = by_the_page(schedule, count, wire, system, system.protocols[protocol])
-    fabric = fabric_of(system, protocol, ranks)
-    expected = slow_flow.run(of_page, fabric)
+    expected = slow_flow.run(of_page, fabric_of(system, protocol, ranks))
     result = ce.emulate(schedule, system, count=count, wire=wire, fidelity="flow", protocol=protocol)
     what = f"{collective} {algorithm} {lanes} of {count} over {ranks} ranks, {wire}, {protocol}"
     return result, expected, f"{what}, {system.name}, {system.domain}"
 
 
 @pytest.mark.parametrize("batch", range(max(1, CASES // BATCH)))
-@pytest.mark.parametrize(("make", "fewest"), [(random_schedule, 0.3), (built_in, 0.3)])
+@pytest.mark.parametrize(
+    ("make", "fewest"), [(random_schedule, 0.3), (built_in, 0.3), (with_in_switch, 0.3), (late_nvls, 0.8)]
+)
 def test_random_cases_take_the_same_femtoseconds(make, fewest, batch):
     """A batch, without cases whose order at a port the page leaves open."""
     compared = waited = tied = 0

@@ -1,5 +1,6 @@
 """Random systems and schedules for tests of the flow engine, and both as the slow engines take them."""
 
+from collections.abc import Set
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -11,7 +12,7 @@ from collemu_kernels import kinds
 import collemu as ce
 from collemu.schedule import OP, THREAD, WRITES_DST, Schedule
 from tests.oracles import random_packets
-from tests.oracles.slow_packets import NO_STAGE, Fabric, Operation, Stage, directions
+from tests.oracles.slow_packets import IN_SWITCH, NO_STAGE, Fabric, Operation, Stage, directions
 
 BASES = {
     "switched": ("trainium4_nvl72", "gb200_nvl72"),
@@ -23,9 +24,9 @@ SHAPES = [(2,), (3,), (5,), (8,), (2, 2), (2, 3), (3, 2), (4, 2), (3, 3), (2, 1,
           (2, 3, 3), (6, 4), (3, 3, 3)]  # fmt: skip
 
 
-def random_system(rng: Random, ranks: int) -> ce.System:
+def random_system(rng: Random, ranks: int, topology: str = "") -> ce.System:
     """Times of nanoseconds to microseconds to the femtosecond, few credits and links, one domain or several."""
-    topology = rng.choice(sorted(BASES))
+    topology = topology or rng.choice(sorted(BASES))
     system = ce.load_system(rng.choice(BASES[topology]))
     several = ranks > 2 and rng.random() < 0.4
     chips = rng.randint(2, min(6, ranks - 1)) if several else max(2, ranks)
@@ -45,6 +46,7 @@ def random_system(rng: Random, ranks: int) -> ce.System:
     else:
         planes = rng.randint(1, 4)
         changes |= {"domain.planes": planes, "domain.links_per_plane": rng.choice([1, 2])}
+        changes |= {"domain.in_switch_reduction": True, "domain.in_switch_float8": True}  # of elements of one byte
     changes["domain.chips"] = chips
     flit = rng.choice([1, 4, 16, 24])
     rails = rng.choice([1, 2, 3, 4])
@@ -144,36 +146,58 @@ def rate(bytes_per_s: float, share: Fraction = Fraction(1)) -> tuple[int, int]:
     return exact.numerator, exact.denominator
 
 
-def random_operations(rng: Random, ranks: int) -> list[Operation]:
+def random_operations(rng: Random, ranks: int, *, group_size: int = 0, payload: int = 1) -> list[Operation]:
     """Messages between any two ranks, in threads that begin at different moments.
 
-    As `random_packets` makes them, but what the endpoint works on is the message, as in every schedule.
+    As `random_packets` makes them, but what the endpoint works on is the message, as in every schedule. With a size of
+    switch groups, there are in-switch operations among them.
     """
     peers = [[peer for peer in range(ranks) if peer != rank] for rank in range(ranks)]
     case = random_packets._Case(rng, peers)
-    for _ in range(rng.randint(1, random_packets.MAX_MESSAGES)):
+    messages = rng.randint(1, random_packets.MAX_MESSAGES)
+    times = rng.randint(1, random_packets.MAX_IN_SWITCH) if group_size else 0
+    in_switch = [rng.choice([0, rng.randrange(messages)]) for _ in range(times)]
+    for made in range(messages):
+        for _ in range(in_switch.count(made)):
+            case.add_in_switch(group_size, payload)
         if rng.random() < 0.2:
             case.add_local()
         case.add_message()
-    made = case.in_global_order()
-    begun, place, operations = set(), {}, []
-    for index, op in enumerate(made):
-        if (op.rank, op.thread) not in begun:
+    return staggered(rng, [replace(op, work_bytes=_work(rng, op)) for op in case.in_global_order()])
+
+
+def _work(rng: Random, op: Operation) -> int:
+    if op.kind == kinds.NOP:
+        return 0
+    return rng.randint(0, 3000) if op.kind in random_packets.LOCAL else op.message_bytes
+
+
+def staggered(rng: Random, operations: list[Operation], before: Set[int] = IN_SWITCH) -> list[Operation]:
+    """The same, but every thread begins with a copy of its own length, and one is before every operation of some kinds.
+
+    So that what begins with one finish does not all ask for ports at the same moment.
+    """
+    begun, place, late = set(), {}, []
+    for index, op in enumerate(operations):
+        if (op.rank, op.thread) not in begun or op.kind in before:
             begun.add((op.rank, op.thread))
-            operations.append(
-                replace(op, kind=kinds.COPY, work_bytes=rng.randint(1, 20_000), message_bytes=0, dep=None)
-            )
-        place[index] = len(operations)
-        local = op.kind in random_packets.LOCAL
-        nothing = op.kind == kinds.NOP
-        work = 0 if nothing else rng.randint(0, 3000) if local else op.message_bytes
-        operations.append(replace(op, work_bytes=work))
-    return [op if op.dep is None else replace(op, dep=place[op.dep]) for op in operations]
+            dep = op.dep if op.kind in before else None
+            late.append(replace(op, kind=kinds.COPY, work_bytes=rng.randint(1, 20_000), message_bytes=0, dep=dep))
+        place[index] = len(late)
+        late.append(op)
+    return [op if op.dep is None else replace(op, dep=place[op.dep]) for op in late]
 
 
-def schedule_of(operations: list[Operation], ranks: int) -> Schedule:
+def random_group_size(rng: Random, system: ce.System, ranks: int) -> int:
+    """Ranks of every switch group, of which the last may have fewer; no group is in two domains."""
+    chips = system.domain.chips
+    sizes = [size for size in range(1, min(ranks, chips) + 1) if ranks <= chips or chips % size == 0]
+    return rng.choice([sizes[-1], rng.choice(sizes)])
+
+
+def schedule_of(operations: list[Operation], ranks: int, group_ranks: int = 0) -> Schedule:
     """Operations as a schedule whose chunks have one element, to be run with elements of one byte."""
-    most = max([1, *(max(op.work_bytes, op.message_bytes) for op in operations)])
+    most = max([1, *(max(op.work_bytes, op.offset + op.message_bytes) for op in operations)])
     threads: list[np.ndarray] = []
     ops = np.zeros(len(operations), OP)
     for index, op in enumerate(operations):
@@ -186,10 +210,14 @@ def schedule_of(operations: list[Operation], ranks: int) -> Schedule:
         kind = op.kind
         count = op.message_bytes if kind not in random_packets.LOCAL else op.work_bytes
         target = kinds.OUTPUT if WRITES_DST[kind] else kinds.INPUT
-        ops[index] = (kind, 0, kinds.INPUT, target, 0, 0, count, -1 if op.dep is None else op.dep)
+        source_at = op.offset if kind == kinds.MULTIMEM_REDUCE else 0
+        target_at = op.offset if kind == kinds.MULTIMEM_STORE else 0
+        dep = -1 if op.dep is None else op.dep
+        ops[index] = (kind, 0, kinds.INPUT, target, source_at, target_at, count, dep)
     return Schedule(
         collective="all_reduce", algorithm="random", ranks=ranks, root=0, channels=random_packets.MAX_CHANNELS,
         threads=np.array(threads, THREAD), ops=ops, input_chunks=most, output_chunks=most,
+        group_ranks=group_ranks,
     )  # fmt: skip
 
 
