@@ -10,7 +10,7 @@ from collemu_kernels import kinds
 import collemu as ce
 from tests.oracles.random_flows import schedule_of
 from tests.oracles.slow_packets import Operation
-from tests.test_packets_of_schedules import BUILT_IN
+from tests.test_packets_of_schedules import BUILT_IN, NVLS
 
 SYSTEMS = ("trainium4_nvl72", "gb200_nvl72", "h100_hgx")
 RANKS = (2, 3, 8, 16, 72)
@@ -22,6 +22,8 @@ def difference(schedule: ce.Schedule, system: ce.System, count: int) -> float | 
     """Of the time by flow, relative to that by packets; None where there are too many of them."""
     flow = ce.emulate(schedule, system, count=count, fidelity="flow")
     packets = np.maximum(1, -(-flow.timeline.messages["nbytes"] // system.domain.packet_payload_bytes)).sum()
+    if schedule.algorithm == "nvls":  # whose terms and copies are no messages
+        packets = flow.links.total_bytes // (system.domain.packet_payload_bytes + system.domain.packet_header_bytes)
     if packets > MOST_PACKETS:
         return None
     packet = ce.emulate(schedule, system, count=count, fidelity="packet", timeline=False)
@@ -73,6 +75,29 @@ def test_flow_is_close_on_the_built_in_algorithms(differences):
     for algorithm in ("direct", "one_shot"):
         assert quantiles([value for case, value in differences.items() if case[1] == algorithm])[2] <= 0.002
     assert quantiles([value for case, value in differences.items() if case[1] == "two_shot"])[2] <= 0.2
+
+
+def test_flow_is_close_on_nvls():
+    """In one piece, as packets. In several, packets of all stores take turns, so that all end late and begin late
+    with the next piece, where flow lets one after the other end: worst of all an all_gather, by 18 %.
+    """
+    system = ce.load_system("gb200_nvl72")
+    print(f"\n{'':28}{'cases':>6}{'median':>9}{'90 %':>9}{'worst':>9}")
+    suite = (({}, 0.0003, 0.001), ({"chunks": 8}, 0.015, 0.19), ({"channels": 4, "chunks": 2}, 0.005, 0.06))
+    for lanes, mostly, most in suite:
+        found = []
+        for collective in NVLS:
+            for ranks in RANKS if not lanes else RANKS[:-1]:
+                schedule = ce.build_schedule(collective, "nvls", ranks, **lanes)
+                regions = max(schedule.input_regions, schedule.output_regions)
+                found += [difference(schedule, system, size // 4 // regions) for size in SIZES]
+        found = [one for one in found if one is not None]
+        median, ninetieth, worst = quantiles(found)
+        print(f"nvls {lanes!s:23}{len(found):6}{median:9.3%}{ninetieth:9.3%}{worst:9.3%}")
+        assert len(found) > 75
+        assert median <= 0.0002
+        assert ninetieth <= mostly
+        assert worst <= most
 
 
 def random_order_alltoall(seed: int, ranks: int, kibibytes: int) -> tuple[ce.Schedule, int]:
