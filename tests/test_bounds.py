@@ -13,6 +13,7 @@ from collemu import emulate
 from collemu.builders.assembly import Assembler, interleave, steps
 from collemu.catalogue import load_system
 from collemu.model.bounds import lower_bound, port_elements
+from collemu.schedule import build_schedule
 
 SYSTEM = load_system("trainium4_nvl72")
 LAUNCH_FS, HOP_FS = 7_480_000_000, 150_000_000
@@ -180,3 +181,37 @@ def test_what_stays_inside_a_domain_moves_while_the_rest_crosses(fidelity: str) 
     schedule = assembler.schedule("alltoall", "xor", ranks, input_chunks=ranks, output_chunks=ranks)
     result = emulate(schedule, system, count=11_250_000, fidelity=fidelity, timeline=False)
     assert result.time_fs >= result.bounds.total_fs
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "most"),
+    [
+        ("broadcast", 8, 1),
+        ("reduce", 8, 1),
+        ("all_gather", 8, Fraction(8, 7)),  # a rank's own share comes back to it
+        ("all_gather", 2, 2),
+        ("reduce_scatter", 8, Fraction(8, 7)),  # its own terms have to be added in the switch too
+        ("reduce_scatter", 2, 2),
+        ("all_reduce", 8, 1 + Fraction(1, 8)),
+        ("all_reduce", 2, 1 + Fraction(1, 2)),
+    ],
+)
+def test_switches_that_add_come_as_near_as_their_bytes(collective: str, ranks: int, most: Fraction) -> None:
+    """Where only links take time, nvls takes its bytes' time: the bound, but for what ranks send to themselves."""
+    bare = {
+        "domain.in_switch_reduction": True,
+        "domain.hop_latency_s": 1e-9,
+        "domain.packet_payload_bytes": 2**12,
+        "domain.packet_header_bytes": 1,
+        "domain.credits": 2**12,
+        "endpoint.launch_s": 0.0,
+        "endpoint.copy_bytes_per_s": 1e15,
+        "protocol.dma.step_latency_s": 0.0,
+    }
+    system = SYSTEM.with_(**bare)
+    pieces, slack = (16, 0.15) if collective == "all_reduce" else (1, 0.02)  # no terms hide the last piece's stores
+    schedule = build_schedule(collective, "nvls", ranks, chunks=pieces)
+    for fidelity in ("packet", "flow"):
+        result = emulate(schedule, system, count=2**23, fidelity=fidelity, timeline=False)
+        assert result.time_fs >= result.bounds.total_fs
+        assert most * 0.999 < result.time_fs / result.bounds.total_fs < most * (1 + slack)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import collemu as ce
+from collemu.builders import BUILDERS
 from collemu.schedule import build_schedule
 from tests.built_in import BUILT_IN
 from tests.oracles.hand_messages import Message, femtoseconds, links_of, run
@@ -140,6 +141,34 @@ def test_a_fabric_that_is_slower_in_all_is_as_much_slower(case, scale):
     assert slower.time_fs == scale * fast.time_fs
 
 
+def adding(kind: str, **changes: object) -> ce.System:
+    return SMALL[kind].with_(**{"domain.in_switch_reduction": True, "domain.chips": 8} | changes)
+
+
+nvls = pytest.mark.parametrize("collective", [collective for collective, table in BUILDERS.items() if "nvls" in table])
+each_fidelity = pytest.mark.parametrize("fidelity", ["packet", "flow"])
+
+
+@nvls
+@each_fidelity
+def test_nvls_knows_no_clock_and_no_unit_of_time(collective, fidelity):
+    """A later launch moves all of it, and a fabric that is slower in all is as much slower."""
+    system = adding("switched", **CLOSE | {"endpoint.copy_bytes_per_s": 1e12, "domain.link_bytes_per_s": 5e10})
+    schedule = build_schedule(collective, "nvls", 5, chunks=2)
+    how = {"count": 1003, "fidelity": fidelity}
+    before = ce.emulate(schedule, system, **how)
+    later = ce.emulate(schedule, system.with_(**{"endpoint.launch_s": 7e-9}), **how)
+    for column in ("start_fs", "finish_fs"):
+        moved = later.timeline.operations[column] - before.timeline.operations[column]
+        assert set(moved.tolist()) == {7_000_000}
+    scaled = {"copy": "endpoint.copy_bytes_per_s", "link": "domain.link_bytes_per_s", "hop": "domain.hop_latency_s"}
+    value = {name: system.provenance[key].value for name, key in scaled.items()}
+    slow = {scaled["copy"]: value["copy"] / 5, scaled["link"]: value["link"] / 5, scaled["hop"]: 5 * value["hop"]}
+    slower = ce.emulate(schedule, system.with_(**slow), **how)
+    differ = slower.timeline.operations["finish_fs"] - 5 * before.timeline.operations["finish_fs"]
+    assert abs(differ).max() <= (0 if fidelity == "packet" else 50)  # a port's share of a lane is rounded up
+
+
 # Faster is never slower
 
 
@@ -191,6 +220,22 @@ def test_no_built_in_is_slower_on_a_faster_system(kind, collective, algorithm):
             for change in better(system, 1.5):
                 after = ce.emulate(schedule, system.with_(**change), count=count, timeline=False).time_fs
                 assert after <= before, (ranks, count, change)
+
+
+@nvls
+@each_fidelity
+@pytest.mark.parametrize("kind", ["switched", "unequal_planes"])
+def test_nvls_is_not_slower_on_a_faster_system(kind, fidelity, collective):
+    """On this grid."""
+    system = adding(kind)
+    for ranks, lanes in ((3, {}), (8, {"channels": 2, "chunks": 2})):
+        schedule = build_schedule(collective, "nvls", ranks, **lanes)
+        for count in (300, 3001):
+            how = {"count": count, "fidelity": fidelity, "timeline": False}
+            before = ce.emulate(schedule, system, **how).time_fs
+            for change in better(system, 1.5):
+                after = ce.emulate(schedule, system.with_(**change), **how).time_fs
+                assert after <= before, (lanes, ranks, count, change)
 
 
 def test_anomaly_more_credits_may_be_slower():

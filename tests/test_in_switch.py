@@ -736,7 +736,9 @@ def test_two_groups_carry_their_own(chips):
     block = carried(64 * 18 * 4)
     across = block if chips == 8 else 0
     for fidelity in BOTH:
-        links = ce.emulate(schedule, system, count=count, fidelity=fidelity).links
+        result = ce.emulate(schedule, system, count=count, fidelity=fidelity)
+        assert result.time_fs >= result.bounds.total_fs
+        links = result.links
         inside = 18 if fidelity == "packet" else 1
         for table in (links.up_bytes, links.down_bytes):
             assert table[:, :inside].sum(axis=1).tolist() == [5 * block + across + 6 * 16] * 8
