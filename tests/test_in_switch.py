@@ -448,7 +448,9 @@ class Hand:
         return moving(16 + -(-payload // 16) * 16, self.system.domain.link_bytes_per_s)
 
     def copy(self, nbytes: int) -> int:
-        return moving(nbytes, self.system.endpoint.copy_bytes_per_s)
+        """Of a store: its thread's time, or the memory's that is read if that is longer."""
+        rates = self.system.endpoint.copy_bytes_per_s, self.system.chip.hbm_bytes_per_s
+        return max(moving(nbytes, rate) for rate in rates)
 
     def to_one(self) -> int:
         """Everybody tells one rank, who hears all: its only lane zero serves them one after the other."""
@@ -483,6 +485,7 @@ def emulated(by: Hand, collective: str, nbytes: int, root: int = 0, fidelity: st
 
 each_shape = pytest.mark.parametrize(("ranks", "lanes"), [(2, 1), (3, 1), (5, 1), (3, 3), (5, 3), (8, 3), (8, 18)])
 SLOW_COPY = {"endpoint.copy_bytes_per_s": 5e9}
+SLOW_MEMORY = {"chip.hbm_bytes_per_s": 8e9}
 
 
 def one_way(by: Hand, nbytes: int) -> int:
@@ -496,7 +499,9 @@ def one_way(by: Hand, nbytes: int) -> int:
 
 
 @each_shape
-@pytest.mark.parametrize("changes", [{}, SLOW_COPY, {"domain.hop_latency_s": 1.7e-8}], ids=["", "slow_copy", "near"])
+@pytest.mark.parametrize(
+    "changes", [{}, SLOW_COPY, SLOW_MEMORY, {"domain.hop_latency_s": 1.7e-8}], ids=["", "copy", "memory", "near"]
+)
 @pytest.mark.parametrize("nbytes", [0, 4, 100, 256, 512, 7 * 256, 1000 * 256])
 def test_broadcast_and_reduce_by_hand(ranks, lanes, nbytes, changes):
     """All tell the root, it has the switch copy or add, and tells all."""

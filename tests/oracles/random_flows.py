@@ -182,7 +182,8 @@ def staggered(rng: Random, operations: list[Operation], before: Set[int] = IN_SW
         if (op.rank, op.thread) not in begun or op.kind in before:
             begun.add((op.rank, op.thread))
             dep = op.dep if op.kind in before else None
-            late.append(replace(op, kind=kinds.COPY, work_bytes=rng.randint(1, 20_000), message_bytes=0, dep=dep))
+            copy = replace(op, kind=kinds.COPY, work_bytes=rng.randint(1, 20_000), work_fs=None, message_bytes=0)
+            late.append(replace(copy, dep=dep))
         place[index] = len(late)
         late.append(op)
     return [op if op.dep is None else replace(op, dep=place[op.dep]) for op in late]
