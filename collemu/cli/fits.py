@@ -33,8 +33,8 @@ class Fit:
                 self._faults[name] = fault
                 raise ValueError(fault)
 
-    def refuses(self, point: "Point", system: "System") -> bool:
-        """Whether the switches of a system cannot do what the algorithm of a point asks of them."""
+    def refusal(self, point: "Point", system: "System") -> str | None:
+        """Why the switches of a system cannot do what the algorithm of a point asks of them, or None."""
         from collemu.builders import IN_SWITCH
         from collemu.cli.points import build
         from collemu.in_switch import refuse_in_switch
@@ -42,7 +42,7 @@ class Fit:
         from collemu.recipe import Recipe
 
         if point.algorithm not in IN_SWITCH:
-            return False
+            return None
         schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
         try:
             refuse_in_switch(
@@ -50,8 +50,8 @@ class Fit:
             )
         except ValueError as error:
             self._refusals[str(error)] = None
-            return True
-        return False
+            return str(error)
+        return None
 
     @property
     def left_out(self) -> list[str]:

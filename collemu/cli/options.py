@@ -151,8 +151,8 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     ranks : int, optional
         Rank count where ``--ranks`` was not given; without it all chips of the system.
     fits : Fit, optional
-        Refuses pairs of dtype and wire format that do not go together with the command's data, and what ``all`` stands
-        for of algorithms that the system's switches cannot carry out.
+        Refuses pairs of dtype and wire format that do not go together with the command's data, and algorithms that the
+        system's switches cannot carry out.
 
     Raises
     ------
@@ -222,11 +222,26 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                     )
                     for size in wanted
                 ]
-    if fits is None or "all" not in arguments.algorithm.split(","):
-        return points
+    return points if fits is None else _able(points, arguments, fits)
+
+
+def _able(points: list[Point], arguments: argparse.Namespace, fits: "Fit") -> list[Point]:
+    """Points that switches can carry out; an error where a value that was named goes with none of them."""
+    from collemu import load_system
+
     loaded = {name: load_system(name) for name in dict.fromkeys(point.system for point in points)}
-    able = [point for point in points if not fits.refuses(point, loaded[point.system])]
-    return able or points  # whose first says what is wrong
+    refusals = [fits.refusal(point, loaded[point.system]) for point in points]
+    able = [point for point, refusal in zip(points, refusals, strict=True) if refusal is None]
+    given = {"dtype": "datatype"}
+    for field in ("system", "collective", "algorithm", "ranks", "dtype", "wire", "op"):
+        text = getattr(arguments, given.get(field, field))
+        if text is None or "all" in text.split(","):
+            continue  # nobody named them
+        used = {getattr(point, field) for point in able}
+        for point, refusal in zip(points, refusals, strict=True):
+            if refusal is not None and getattr(point, field) not in used:
+                raise ValueError(f"{point}: {refusal}")
+    return able
 
 
 def collectives() -> tuple[str, ...]:

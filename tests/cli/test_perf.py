@@ -161,6 +161,19 @@ def test_what_has_no_such_algorithm_is_said_to_be_left_out(collemu: Collemu) -> 
     assert "# note: alltoall is left out: it has no ring" in outcome.out
 
 
+def test_what_switches_cannot_do_is_left_out_or_refused_before_anything_runs(collemu: Collemu) -> None:
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "--system", "h100_hgx", "--algorithm")
+    outcome = collemu(*words, "ring,nvls", "--wire", "none,mxfp4")
+    assert outcome.code == 0 and len(outcome.rows()) == 3
+    assert "# note: left out: nvls over wire mxfp4" in outcome.out
+    for others in (("nvls", "-d", "float16,int8"), ("nvls", "--wire", "none,mxfp4"), ("nvls", "-o", "sum,prod")):
+        refused = collemu(*words, *others)
+        assert (refused.code, refused.out) == (2, ""), others
+        assert "switch" in refused.err
+    outcome = collemu("perf", "all_reduce", "-b", "64", "-e", "64", "--system", "all", "--algorithm", "nvls")
+    assert outcome.code == 0 and "those of trainium2 do not" in outcome.out
+
+
 def test_auto_names_an_algorithm_that_is_about_the_fastest(collemu: Collemu, tmp_path: Path) -> None:
     for size in ("256", "32K", "1M", "8M"):
         words = ("all_reduce", "-b", size, "-e", size, "--ranks", "16", "-c", "0", "--algorithm")
