@@ -7,6 +7,7 @@ import numpy as np
 from collemu_kernels import kinds
 from numpy.typing import NDArray
 
+from collemu.arguments import whole
 from collemu.catalogue import System
 from collemu.lower import Lowered
 from collemu.schedule import IN_SWITCH, Schedule, ScheduleError
@@ -57,7 +58,7 @@ def in_switch_of(lowered: Lowered) -> InSwitch:
     schedule, ops = lowered.schedule, lowered.schedule.ops
     operation = np.flatnonzero(IN_SWITCH[ops["kind"]]).astype(np.int32)
     adds = ops["kind"][operation] == kinds.MULTIMEM_REDUCE
-    size = schedule.group_ranks or schedule.ranks
+    size = _group_size(schedule)
     rank = lowered.rank[operation]
     first = rank // size * size
     here = ops[operation]
@@ -76,6 +77,11 @@ def in_switch_of(lowered: Lowered) -> InSwitch:
         nbytes=lowered.nbytes[operation],
         offset=offset * lowered.item_bytes,
     )
+
+
+def _group_size(schedule: Schedule) -> int:
+    """Ranks of a switch group; the last group may have fewer."""
+    return min(whole(schedule.group_ranks, "group_ranks") or schedule.ranks, schedule.ranks)
 
 
 def by_member(asked: InSwitch, values: NDArray[np.int64], ranks: int) -> NDArray[np.float64]:
@@ -102,12 +108,11 @@ def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> 
             f"{schedule.algorithm} needs switches that add and copy; those of {system.name} do not, or nobody knows: "
             f"choose another algorithm, or set domain.in_switch_reduction"
         )
-    size = schedule.group_ranks or schedule.ranks
-    chips = system.domain.chips
-    if schedule.ranks > chips and (size > chips or chips % size != 0):
+    size, chips = _group_size(schedule), system.domain.chips
+    if schedule.ranks > chips and chips % size != 0:
         raise ScheduleError(
-            f"{schedule.algorithm} has switch groups of {min(size, schedule.ranks)} ranks, which do not fit into "
-            f"domains of {chips} chips; use fewer ranks"
+            f"{schedule.algorithm} has switch groups of {size} ranks, which do not fit into domains of {chips} chips; "
+            f"use fewer ranks"
         )
     if payload.quantised:
         raise ScheduleError(
