@@ -383,7 +383,7 @@ def test_operators_that_switches_do_not_know_are_refused(collective):
     schedule = build_schedule(collective, "nvls", 4)
     for dtype in ("float32", "int32"):
         message = refusal(schedule, GB200, op="prod", dtype=dtype)
-        assert message == "nvls: no switch forms a prod; choose sum, min, max, avg"
+        assert message == "nvls: no switch forms a prod; choose sum, avg, min, max"
     for accumulate in ("float16", "bfloat16"):
         assert refusal(schedule, GB200, accumulate=accumulate) == (
             f"nvls: switches add in types of their own, not in {accumulate}; leave accumulate at float32, or use "
