@@ -283,7 +283,7 @@ def test_a_seed_is_an_order_for_every_operation(ranks, dtype):
     several = [len({all_of[i] for all_of in sums.values()}) for i in range(ranks)]
     assert min(several) == len(sums) // 2  # the first two terms of an order may change places, and nothing else
     met, mixed = set(), False
-    for seed in range(60):
+    for seed in range(40):
         one, again = (ce.emulate(schedule, GB200, seed=seed, fidelity=BOTH[seed % 2], **how) for _ in range(2))
         flow = ce.emulate(schedule, GB200, seed=seed, fidelity="flow", **how) if seed < 4 else one
         assert one.replicas_identical
@@ -502,7 +502,7 @@ def one_way(by: Hand, nbytes: int) -> int:
 @pytest.mark.parametrize(
     "changes", [{}, SLOW_COPY, SLOW_MEMORY, {"domain.hop_latency_s": 1.7e-8}], ids=["", "copy", "memory", "near"]
 )
-@pytest.mark.parametrize("nbytes", [0, 4, 100, 256, 512, 7 * 256, 1000 * 256])
+@pytest.mark.parametrize("nbytes", [0, 100, 256, 7 * 256, 1000 * 256])
 def test_broadcast_and_reduce_by_hand(ranks, lanes, nbytes, changes):
     """All tell the root, it has the switch copy or add, and tells all."""
     by = hand(ranks, lanes, **changes)
