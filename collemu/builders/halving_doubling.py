@@ -38,10 +38,10 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
     extra = ranks - blocks
     assembler = Assembler()
     for channel in range(channels):
-        first = channel * (halvings + 1)
-        guest = first + halvings  # thread between a rank beyond and its partner
         for hosts in (True, False):
             rank = np.arange(extra) if hosts else np.arange(extra, blocks)
+            first = channel * (halvings + hosts)
+            guest = first + halvings  # thread between a host and the rank beyond
             for k in range(halvings):
                 partner = rank ^ (blocks >> (k + 1))
                 turns = [
@@ -50,6 +50,7 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
                 ]
                 assembler.add(rank, first + k, *turns, send_peer=partner, recv_peer=partner, channel=channel)
         host = np.arange(extra)
+        first = channel * (halvings + 1)
         bases = [(channel * rounds + turn) * blocks for turn in range(rounds)]
         for turn_of in ("host", "guest"):
             parts: list[Steps] = []
@@ -66,7 +67,8 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
                         steps(kinds.RECV, dst=(OUT, base), count=blocks),
                     ]
             here, there = (host, host + blocks) if turn_of == "host" else (host + blocks, host)
-            assembler.add(here, guest, *parts, send_peer=there, recv_peer=there, channel=channel)
+            thread = first + halvings if turn_of == "host" else channel
+            assembler.add(here, thread, *parts, send_peer=there, recv_peer=there, channel=channel)
     total = channels * rounds * blocks
     return assembler.schedule(
         "all_reduce", "halving_doubling", ranks, channels=channels, input_chunks=total, output_chunks=total
