@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collemu.combining import combine as combine
     from collemu.emulator import Result as Result
     from collemu.emulator import emulate as emulate
+    from collemu.interop.schedules import load_schedule as load_schedule
+    from collemu.interop.schedules import save_schedule as save_schedule
     from collemu.multiply import matmul as matmul
     from collemu.number_formats import formats as formats
     from collemu.quantization import decode as decode
@@ -47,10 +49,12 @@ _HOMES = {
     "emulate": "emulator",
     "encode": "quantization",
     "formats": "number_formats",
+    "load_schedule": "interop.schedules",
     "load_system": "catalogue",
     "matmul": "multiply",
     "quantization_report": "reporting",
     "quantize": "quantization",
+    "save_schedule": "interop.schedules",
     "systems": "catalogue",
     "verify": "verification",
 }
@@ -71,10 +75,12 @@ __all__ = [
     "emulate",
     "encode",
     "formats",
+    "load_schedule",
     "load_system",
     "matmul",
     "quantization_report",
     "quantize",
+    "save_schedule",
     "systems",
     "verify",
 ]

@@ -1,0 +1,48 @@
+"""The elements of an XML file from a stranger, one after the other.
+
+No document type, hence no entities, neither those that expand without end nor those that fetch files; no more bytes
+than a schedule can have; and never the whole file in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import NoReturn
+from xml.parsers import expat
+
+MOST_BYTES = 2**28
+_AT_ONCE = 2**20
+
+
+def read_elements(
+    path: str | PathLike[str], begin: Callable[[str, dict[str, str]], None], end: Callable[[str], None]
+) -> None:
+    """Call ``begin(name, attributes)`` and ``end(name)`` for every element of a file.
+
+    Raises
+    ------
+    ValueError
+        If it is no XML, declares a document type, or is too large.
+    OSError
+        If it cannot be read.
+    """
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
+    parser.StartDoctypeDeclHandler = _refuse_document_type
+    read = 0
+    with open(path, "rb") as file:
+        try:
+            while part := file.read(_AT_ONCE):
+                read += len(part)
+                if read > MOST_BYTES:
+                    raise ValueError(f"more than {MOST_BYTES >> 20} MiB, which no schedule has")
+                parser.Parse(part)
+            parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            text = expat.ErrorString(error.code) or error
+            raise ValueError(f"no XML: line {error.lineno}: {text}") from None
+
+
+def _refuse_document_type(*_: object) -> NoReturn:
+    raise ValueError("declares a document type, which MSCCL XML has not")
