@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collemu.cli import options
+from collemu.cli.files import is_file
 from collemu.cli.fits import Fit
 from collemu.cli.outputs import try_outputs, write_whole
 from collemu.cli.points import refuse_oversized
@@ -171,7 +172,7 @@ def _check_size(ranks: str | None, processes: int) -> None:
 
 def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     """Points and what to run for each; every process finds the same."""
-    from collemu import load_system
+    from collemu import load_system, verify
     from collemu.ranks.crosscheck import Trial
 
     _check_size(arguments.ranks, ranks)
@@ -182,6 +183,9 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     refuse_oversized(points)
     systems = {name: load_system(name) for name in {point.system for point in points}}
     schedules = {_lane(point): point.schedule() for point in {_lane(point): point for point in points}.values()}
+    for (_, algorithm), schedule in schedules.items():
+        if is_file(algorithm):  # processes would wait for ever for what it never sends
+            verify(schedule, slots=min(system.endpoint.fifo_slots for system in systems.values()))
     trials = [
         Trial(
             schedule=schedules[_lane(point)],

@@ -15,6 +15,7 @@ COMMANDS = {
     "perf": "nccl-tests' table of a collective on an emulated system, with what travels and how fast it could be",
     "crosscheck": "real MPI processes run the same schedule: same bytes, same messages, times side by side",
     "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
+    "export": "write an algorithm's schedule as MSCCL XML",
     "matmul": "error of a quantised matrix product against float64",
     "systems": "the systems of the catalogue, and every number of one with its source",
     "formats": "the number formats, and the codes or parameters of one",

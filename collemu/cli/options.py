@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collemu.cli.files import is_file, load_for, refuse_other_ranks
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
+    from collemu.catalogue import System
     from collemu.cli.fits import Fit
     from collemu.schedule import Schedule
 
@@ -33,7 +35,8 @@ class Point:
     system : str
         Name in the catalogue, or path of a TOML file.
     collective, algorithm, dtype, op, wire : str
-        ``algorithm`` may be ``auto`` where the command allows it. ``op`` is ``sum`` where nothing is reduced.
+        ``algorithm`` may be ``auto`` where the command allows it, or the path of a file. ``op`` is ``sum`` where
+        nothing is reduced.
     ranks, root : int
     size : int
         Bytes that were asked for.
@@ -70,16 +73,9 @@ class Point:
 
     def schedule(self) -> "Schedule":
         """Its schedule; the algorithm must not be ``auto``."""
-        from collemu.schedule import build_schedule
+        from collemu.cli.points import build
 
-        return build_schedule(
-            self.collective,
-            self.algorithm,
-            self.ranks,
-            root=self.root,
-            channels=self.channels,
-            chunks=self.chunks,
-        )
+        return build(self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks)
 
 
 def add_collective_flags(
@@ -116,7 +112,10 @@ def add_collective_flags(
     what.add_argument("-o", "--op", default="sum", metavar="OP", help="sum, prod, min, max, avg (default sum)")
     what.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
     what.add_argument(
-        "--algorithm", default=algorithm, metavar="A", help=f"see collemu algorithms (default {algorithm})"
+        "--algorithm",
+        default=algorithm,
+        metavar="A",
+        help=f"see collemu algorithms; or MSCCL XML: FILE.xml (default {algorithm})",
     )
     what.add_argument("--wire", default="none", metavar="F", help="formats on the wire; none: the dtype (default none)")
     what.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {ranks})")
@@ -194,7 +193,16 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
         if root >= min(rank_counts):
             least = min(rank_counts)
             raise ValueError(f"root {root} is not one of the {least} ranks; choose 0 to {least - 1}")
-        for (collective, algorithm), count_of_ranks in itertools.product(runs, rank_counts):
+        cases: list[tuple[str, str, int, int]] = []
+        for collective, algorithm in runs:
+            if is_file(algorithm):
+                schedule = _from_file(algorithm, collective, arguments, root, system)
+                if ranks is not None or arguments.ranks is not None:
+                    refuse_other_ranks(algorithm, schedule.ranks, rank_counts)
+                cases.append((collective, algorithm, schedule.ranks, schedule.root))
+            else:
+                cases += [(collective, algorithm, each, root) for each in rank_counts]
+        for collective, algorithm, count_of_ranks, root_of_case in cases:
             reduces = collective in REDUCTIONS
             seen: set[tuple[str, str, str]] = set()
             for dtype, wire, op in numbers:
@@ -212,7 +220,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                         dtype=dtype,
                         op=key[2],
                         wire=wire,
-                        root=root,
+                        root=root_of_case,
                         size=size,
                         count=count_for_size(collective, count_of_ranks, size, item_bytes),
                         channels=channels,
@@ -242,6 +250,20 @@ def _able(points: list[Point], arguments: argparse.Namespace, fits: "Fit") -> li
             if refusal is not None and getattr(point, field) not in used:
                 raise ValueError(f"{point}: {refusal}")
     return able
+
+
+def _from_file(path: str, collective: str, arguments: argparse.Namespace, root: int, system: "System") -> "Schedule":
+    """The schedule of a file; flags that it has no use for are refused."""
+    schedule = load_for(path, [collective])
+    if schedule.ranks > system.max_ranks:
+        raise ValueError(
+            f"{path} is for {schedule.ranks} ranks, more than the {system.max_ranks} chips of {system.name}"
+        )
+    if root not in (0, schedule.root):
+        raise ValueError(f"-r is {root}, and the root of {path} is {schedule.root}")
+    if lanes(arguments) != (1, None):
+        raise ValueError(f"--channels and --chunks are for algorithms by name; {path} has its own")
+    return schedule
 
 
 def collectives() -> tuple[str, ...]:
@@ -314,7 +336,7 @@ def _listed(text: str, known: Iterable[str]) -> list[str]:
 
 
 def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
-    """Pairs of collective and algorithm; a named algorithm must do one of the collectives at least."""
+    """Pairs of collective and algorithm, or file; each must do one of the collectives at least."""
     from collemu import algorithms
 
     runs: list[tuple[str, str]] = []
@@ -322,7 +344,11 @@ def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
     listed = {collective: _listed(text, algorithms(collective)) for collective in chosen}
     for collective in chosen:
         for algorithm in listed[collective]:
-            if algorithm == AUTO or algorithm in algorithms(collective):
+            if is_file(algorithm):
+                does = load_for(algorithm, chosen).collective == collective
+            else:
+                does = algorithm == AUTO or algorithm in algorithms(collective)
+            if does:
                 runs.append((collective, algorithm))
                 used.add(algorithm)
     for name in itertools.chain.from_iterable(listed.values()):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from collemu.cli.files import is_file, load_for
 from collemu.cli.options import AUTO, Point
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ def load(name: str) -> "System":
 
 @lru_cache(maxsize=8)
 def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
-    """A schedule, built once for all sizes, dtypes and wire formats."""
+    """A schedule, built or read once for all sizes, dtypes and wire formats."""
     from collemu import build_schedule
 
+    if is_file(algorithm):
+        return load_for(algorithm, [collective])
     return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
 
 

@@ -1,11 +1,17 @@
 """``collemu verify``: prove that schedules do what their collectives promise."""
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from collemu.cli import options
+from collemu.cli.files import is_file, load_layouts, refuse_other_ranks
 from collemu.cli.progress import Progress
 from collemu.cli.sizes import parse_numbers
+
+if TYPE_CHECKING:
+    from collemu.schedule import Schedule
 
 DEFAULT_RANKS = "2-8,12,72"
 MOST_RANKS = 1024  # more take minutes, and gigabytes where messages grow with their square
@@ -17,13 +23,16 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "verify",
         description="Prove that an algorithm's schedule does what its collective says, contribution by contribution, "
-        "and runs to its end without deadlock or race. Exit code 1, with rank, thread, step and chunk, if it does not.",
+        "and runs to its end without deadlock or race. Exit code 1, with rank, thread, step and chunk, if it does not. "
+        "A file is verified for its own ranks, in place and out of place as it says.",
     )
-    parser.add_argument("algorithm", metavar="ALGORITHM", help="comma list, or all (see collemu algorithms)")
+    parser.add_argument(
+        "algorithm", metavar="ALGORITHM|FILE", help="comma list, or all (see collemu algorithms); FILE.xml: MSCCL XML"
+    )
     parser.add_argument(
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"
     )
-    parser.add_argument("--ranks", default=DEFAULT_RANKS, metavar="N", help=f"also A-B (default {DEFAULT_RANKS})")
+    parser.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {DEFAULT_RANKS})")
     parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
     parser.add_argument("--channels", default="1", metavar="N", help="independent lanes (default 1)")
     parser.add_argument(
@@ -34,38 +43,65 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify, and print one line a collective and algorithm."""
-    from collemu import ScheduleError, build_schedule, verify
+    from collemu import ScheduleError, verify
 
-    chosen = options.names(arguments.collective, options.collectives(), "collective")
-    runs = options.pairs(chosen, arguments.algorithm)
-    rank_counts = parse_numbers(arguments.ranks, "--ranks", MOST_RANKS)
-    root = options.whole(arguments.root, "-r", least=0)
-    channels, chunks = options.lanes(arguments)
     slots = options.whole(arguments.slots, "--slots", least=1)
+    try:
+        lines = _lines(arguments)
+    except ScheduleError as error:  # of a file
+        print(f"FAILED {error}")
+        return FAILED
     failed = 0
-    with Progress(len(runs) * len(rank_counts), "schedules") as progress:
-        for collective, algorithm in runs:
+    with Progress(sum(map(len, lines.values())), "schedules") as progress:
+        for (collective, algorithm), schedules in lines.items():
             operations = messages = least = 0
             faults: list[str] = []
-            for ranks in rank_counts:
-                progress.step(f"{collective} {algorithm} {ranks} ranks")
-                schedule = build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
+            good: list[str] = []
+            for label, build in schedules.items():
+                progress.step(f"{collective} {algorithm} {label}")
                 try:
-                    report = verify(schedule, slots=slots)
+                    report = verify(build(), slots=slots)
                 except ScheduleError as error:
-                    faults.append(f"FAILED {collective} {algorithm} {ranks} ranks: {error}")
+                    faults.append(f"FAILED {collective} {algorithm} {label}: {error}")
                     continue
+                good.append(label)
                 operations += report.operations
                 messages += report.messages
                 least = max(least, report.least_slots)
             progress.clear()
             failed += len(faults)
-            good = len(rank_counts) - len(faults)
             for fault in faults:
                 print(fault)
             if good:
+                what = " and ".join(good) if is_file(algorithm) else f"{len(good)} rank counts"
                 print(
-                    f"ok {collective} {algorithm}: {good} rank counts, {operations} operations, {messages} messages, "
+                    f"ok {collective} {algorithm}: {what}, {operations} operations, {messages} messages, "
                     f"runs with {least} FIFO slot{'s' if least != 1 else ''}"
                 )
     return FAILED if failed else 0
+
+
+def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Callable[[], Schedule]]]":
+    """What to verify for each line: what to call it, and how to get it."""
+    import collemu
+
+    chosen = options.names(arguments.collective, options.collectives(), "collective")
+    runs = options.pairs(chosen, arguments.algorithm)
+    rank_counts = parse_numbers(arguments.ranks or DEFAULT_RANKS, "--ranks", MOST_RANKS)
+    root = options.whole(arguments.root, "-r", least=0)
+    channels, chunks = options.lanes(arguments)
+    lines: dict[tuple[str, str], dict[str, Callable[[], Schedule]]] = {}
+    for collective, name in runs:
+        schedules = lines[collective, name] = {}
+        if not is_file(name):
+            for ranks in rank_counts:
+                schedules[f"{ranks} ranks"] = partial(
+                    collemu.build_schedule, collective, name, ranks, root=root, channels=channels, chunks=chunks
+                )
+            continue
+        for schedule in load_layouts(name, collective):
+            if arguments.ranks is not None:
+                refuse_other_ranks(name, schedule.ranks, rank_counts)
+            layout = "in place" if schedule.in_place else "out of place"
+            schedules[f"{schedule.ranks} ranks {layout}"] = lambda schedule=schedule: schedule
+    return lines

@@ -26,10 +26,15 @@ def load_schedule(path: str | PathLike[str], *, collective: str | None = None) -
     OSError
         If it cannot be read.
     """
-    from collemu.interop.msccl import read_msccl
+    return load_layouts(path, collective=collective)[0]
+
+
+def load_layouts(path: str | PathLike[str], *, collective: str | None = None) -> list[Schedule]:
+    """Read a schedule as `load_schedule` does, in every layout that the file allows: out of place first."""
+    from collemu.interop.msccl import read_layouts
 
     _refuse_other_endings(path)
-    return read_msccl(path, collective=collective)
+    return read_layouts(path, collective=collective)
 
 
 def save_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:

@@ -119,7 +119,7 @@ def _refuse_what_cannot_be_said(schedule: Schedule) -> None:
     # The operation after each in its thread; of the last, itself.
     follower = np.minimum(np.arange(len(ops)) + 1, (threads["first"] + threads["length"])[of] - 1)
     for bad, problem in (
-        (IN_SWITCH[kind], "has a switch work, which MSCCL does not know"),
+        (IN_SWITCH[kind], "is work of a switch, which MSCCL does not know"),
         (~nop & (ops["count"] == 0), "is a signal without chunks, which MSCCL does not send"),
         (~nop & (ops["count"] > words.MOST_COUNT), f"moves more than the {words.MOST_COUNT} chunks that MSCCL takes"),
         ((dep >= 0) & nop[dep], "waits for a nop, whose end MSCCL does not report"),
