@@ -100,7 +100,18 @@ def test_help_and_version_exit_0(collemu: Callable[..., Outcome]) -> None:
 
 def test_help_names_every_command(collemu: Callable[..., Outcome]) -> None:
     text = collemu("--help").out
-    for command in ("demo", "perf", "crosscheck", "verify", "systems", "formats", "algorithms", "matmul", "warm"):
+    for command in (
+        "demo",
+        "perf",
+        "crosscheck",
+        "verify",
+        "systems",
+        "formats",
+        "algorithms",
+        "export",
+        "matmul",
+        "warm",
+    ):
         assert command in text
 
 

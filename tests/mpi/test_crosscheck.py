@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from collemu import build_schedule, save_schedule
 from collemu.ranks.launch import mpirun_here, run_under_mpi
 
 pytestmark = [
@@ -139,3 +140,25 @@ def test_one_process_is_refused_unless_it_is_meant():
     assert "mpirun -n 4 collemu crosscheck" in one_line(refused.stderr)
     meant = crosscheck(1, "all_reduce", "--ranks", "1", "-b", "4K")
     assert (meant.returncode, meant.stderr) == (0, "")
+
+
+def test_a_schedule_from_a_file(tmp_path):
+    path = tmp_path / "ring.xml"
+    save_schedule(build_schedule("all_reduce", "ring", 3, channels=2), path)
+    process = crosscheck(3, "all_reduce", "--algorithm", str(path), "--wire", "none,mxfp4", "-b", "4004")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.endswith("all identical\n")
+    process = crosscheck(2, "all_reduce", "--algorithm", str(path))
+    assert process.returncode == 2
+    assert one_line(process.stderr) == f"collemu crosscheck: {path} is for 3 ranks, not 2"
+
+
+def test_a_file_that_would_hang_is_refused(tmp_path):
+    """Both ranks receive before they send."""
+    schedule = build_schedule("all_reduce", "ring", 2)
+    schedule.ops[:] = schedule.ops[[1, 0, 2, 4, 3, 5]]
+    path = tmp_path / "ring.xml"
+    save_schedule(schedule, path)
+    process = crosscheck(2, "all_reduce", "--algorithm", str(path))
+    assert process.returncode == 2
+    assert "deadlock at any slot count: rank 0 thread 0 step 0" in one_line(process.stderr)
