@@ -126,7 +126,7 @@ class _Reader:
         depth, self._depth = self._depth, self._depth + 1
         if self._foreign or depth == len(_LEVELS) or name != _LEVELS[depth]:
             if depth == 0:
-                raise ValueError(f"no MSCCL XML: the root element is {name!r}, not 'algo'")
+                raise ValueError(f"no MSCCL XML: the root element is {name[:60]!r}, not 'algo'")
             self._foreign += 1
         else:
             self._open[depth](attributes)
