@@ -319,7 +319,9 @@ def _follow_scratch(
                 else:
                     elements[piece] = length.get((int(rank[here]), int(source_chunk[piece])), 0)
             if WRITES_DST[kind[here]] and ops["dst_buffer"][here] == kinds.SCRATCH:
-                length[int(rank[here]), int(target_chunk[piece])] = int(elements[piece])
+                own = int(rank[here])
+                for each in schedule.group_of(own) if kind[here] == kinds.MULTIMEM_STORE else (own,):
+                    length[each, int(target_chunk[piece])] = int(elements[piece])
         released = dependents.get(here, [])
         if following[here] != NONE:
             released = [*released, int(following[here])]
