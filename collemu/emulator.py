@@ -105,8 +105,9 @@ class Result:
     memory_bytes : int64 array
         Bytes read from and written to the memory of each rank's chip, by its operations and by switches.
     memory_utilisation : float
-        Share of the run for which the busiest chip's memory was needed, at its full rate. Above 1, several threads
-        together had more of it than there is, which the model lets them: the time is too short.
+        Share of the run for which the busiest chip's memory was needed, at its full rate. Above 1, several threads,
+        or what switches read and write, together had more of it than there is, which the model lets them: the time is
+        too short.
     waiting : Waiting or None
         What every rank's threads did with their time, and what they waited for; None without a timeline.
     """

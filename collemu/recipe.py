@@ -24,7 +24,7 @@ class Recipe:
     accumulate : str
         Type in which values are added: ``float32``, ``float16`` or ``bfloat16``. Both terms of every addition are
         rounded to it, and their sum; what overflows float16 becomes infinity, which an element format on the wire
-        saturates, and which spoils a block.
+        saturates, and which spoils a block. Switches add in types of their own.
     round_own : bool
         Whether algorithms that send the same term to everybody (one_shot) add their own term as the others see it.
     """

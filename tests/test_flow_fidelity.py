@@ -153,3 +153,18 @@ def test_random_order_alltoall(name, ranks, kibibytes, depth, found):
     print(f"\n{name}, {ranks} ranks, {kibibytes} KiB, {depth} credits: end {end:+.2%}, ", end="")
     print(f"of a message median {median:.1%}, 90 % {ninetieth:.1%}, worst {worst:.1%}")
     assert abs(end - found) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("collective", "chunks", "found"),
+    [("all_gather", 1, 0.000), ("all_gather", 16, -0.397), ("all_gather", 64, -0.179), ("all_reduce", 4, -0.052)],
+)
+def test_stores_of_several_ranks_in_pieces(collective, chunks, found):
+    """By packets the pieces of all ranks end together, and nothing is under way while they ask for the next."""
+    system = ce.load_system("gb200_nvl72")
+    schedule = ce.build_schedule(collective, "nvls", 8, chunks=chunks)
+    flow, packet = (
+        ce.emulate(schedule, system, count=3_000_000, fidelity=which, timeline=False).time_fs
+        for which in ("flow", "packet")
+    )
+    assert abs(flow / packet - 1 - found) < 0.01
