@@ -25,7 +25,7 @@ def groups_of(size: int, ranks: int) -> Schedule:
         ({"dtype": "float8_e4m3fn"}, "form no sum of float8_e4m3fn"),
         ({"op": "max"}, "form no max of float32"),
         ({"op": "prod"}, "no switch forms a prod"),
-        ({"accumulate": "float16"}, "a type of their own, not in float16"),
+        ({"accumulate": "float16"}, "types of their own, not in float16"),
     ],
 )
 def test_what_switches_do_not_add_is_refused(change, reason):
