@@ -180,7 +180,8 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
 def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) -> tuple[Int64, Int64] | None:
     """Elements and bytes of every operation, from those of the chunks before its first and its last.
 
-    None where an operation touches scratch alone, whose chunks are as long as what was written there.
+    None where an operation touches scratch alone, whose chunks are as long as what was written there: where a region's
+    chunks are not all equally long, that is.
     """
     ops = schedule.ops
     kind, chunks = ops["kind"], ops["count"]
@@ -191,7 +192,9 @@ def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) 
         ("dst", "dst_buffer", WRITES_DST[kind]),
         ("src", "src_buffer", READS_SRC[kind]),
     ):
-        for buffer in (kinds.INPUT, kinds.OUTPUT):
+        for buffer in (kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH):
+            if buffer == kinds.SCRATCH and not schedule.chunks_are_equal(count):
+                continue
             here = np.flatnonzero(used & (ops[buffer_column] == buffer) & (kind != kinds.NOP))
             if not len(here):
                 continue
@@ -273,7 +276,7 @@ def _places(
             if len(here):
                 starts = schedule.chunk_starts(buffer, count)
                 offsets[here] = starts[chunk[here]]
-                if buffer != kinds.SCRATCH:
+                if buffer != kinds.SCRATCH or schedule.chunks_are_equal(count):
                     elements[here] = starts[chunk[here] + 1] - starts[chunk[here]]
         places.append(offsets)
     return elements, places[1], places[0]

@@ -221,6 +221,10 @@ class Schedule:
         region, within = chunk // k, chunk % k
         return region * count + within * short + np.minimum(within, longer)
 
+    def chunks_are_equal(self, count: int) -> bool:
+        """Whether all chunks of a region of ``count`` elements have the same length."""
+        return count % max(self.region_chunks, 1) == 0
+
     def cell_bases(self) -> tuple[NDArray[np.int64], int]:
         """Number every chunk of every rank, so that chunks which share memory share a number.
 
@@ -379,14 +383,19 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
     if algorithm == "nvls":
         told, working = (1, 1) if collective in ROOTED else (ranks, ranks)
         return ranks * told * 4 + working * channels * (2 * (chunks or 1) + 1)
-    partners, hops, each = ranks, 1, 4 if algorithm == "two_shot" else 2
-    if algorithm == "tree":
-        up_and_down = 2 if collective == "all_reduce" else 1
-        partners, hops, each = 1, up_and_down * ranks.bit_length(), 3 * up_and_down
-    elif algorithm == "halving_doubling":
-        partners, hops, each = 1, 1, 4 * ranks.bit_length()
-    elif collective in ROOTED:
-        partners, hops = 1, ranks - 1
-    elif collective == "sendrecv":
-        partners = 1
-    return ranks * partners * channels * (chunks or hops) * each
+    pieces, each = 1, 2 * ranks  # pieces a lane, and a rank's operations a piece: a message to every rank, and from it
+    match algorithm:
+        case "tree":
+            up_and_down = 2 if collective == "all_reduce" else 1
+            pieces, each = up_and_down * ranks.bit_length(), 3 * up_and_down
+        case "two_shot" | "bidirectional_ring":
+            each = 4 * ranks
+        case "halving_doubling":
+            each = 4 * ranks.bit_length()
+        case "ring" if collective in ROOTED:
+            pieces, each = ranks - 1, 2
+        case _ if collective == "sendrecv":
+            each = 2
+        case _:
+            pass
+    return ranks * channels * (chunks or pieces) * each

@@ -17,7 +17,12 @@ from tests.oracles.schedule_interpreter import any_order, by_priority, interpret
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
 BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 # A ring needs its second slot: with one, every rank would wait for the next to take what it has sent.
-NEEDS_TWO_SLOTS = {("all_reduce", "ring"), ("reduce_scatter", "ring"), ("all_gather", "ring")}
+NEEDS_TWO_SLOTS = {
+    ("all_reduce", "ring"),
+    ("all_reduce", "bidirectional_ring"),
+    ("reduce_scatter", "ring"),
+    ("all_gather", "ring"),
+}
 
 every_algorithm = pytest.mark.parametrize(("collective", "algorithm"), BUILT_IN)
 
@@ -107,6 +112,7 @@ def sent_by_rank(schedule):
     [
         # Messages a rank, steps, and what a rank sends in units of its `count` elements.
         ("all_reduce", "ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
+        ("all_reduce", "bidirectional_ring", lambda n: 4 * (n - 1), lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
         ("all_reduce", "one_shot", lambda n: n - 1, lambda _: 1, lambda n: n - 1),
         ("all_reduce", "two_shot", lambda n: 2 * (n - 1), lambda _: 2, lambda n: 2 * (n - 1) / n),
         ("reduce_scatter", "ring", lambda n: n - 1, lambda n: n - 1, lambda n: n - 1),
@@ -134,6 +140,14 @@ def test_a_chain_sends_every_piece_over_every_hop(n, collective):
     assert report.depth == n - 1
     idle = 0 if collective == "broadcast" else 1
     assert sent_by_rank(schedule).tolist() == [0 if rank == idle else 5 for rank in range(n)]
+
+
+@pytest.mark.parametrize("n", [3, 4, 7, 8])
+def test_a_bidirectional_ring_sends_as_much_one_way_as_the_other(n):
+    schedule = build_schedule("all_reduce", "bidirectional_ring", n, channels=2)
+    thread = schedule.threads[schedule.thread_of_op[match_messages(schedule).sender]]
+    hop = (thread["send_peer"] - thread["rank"]) % n
+    assert np.bincount(hop, minlength=n).tolist() == [0, 4 * (n - 1) * n, *[0] * (n - 3), 4 * (n - 1) * n]
 
 
 @pytest.mark.parametrize("n", range(1, 200))
@@ -212,6 +226,7 @@ def test_what_is_distributed_is_published_once(collective, algorithm, n):
     published = ops[ops["publish"] == kinds.PUBLISH_FINAL]
     expected = {
         ("all_reduce", "ring"): schedule.output_chunks,
+        ("all_reduce", "bidirectional_ring"): schedule.output_chunks,
         ("all_reduce", "tree"): schedule.output_chunks,
         ("all_reduce", "two_shot"): schedule.output_chunks,
         ("all_reduce", "halving_doubling"): schedule.output_chunks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from collemu.builders import direct, halving_doubling, nvls, one_shot, pairwise, ring, tree, two_shot
+from collemu.builders import bidirectional_ring, direct, halving_doubling, nvls, one_shot, pairwise, ring, tree, two_shot
 from collemu.schedule import Schedule
 
 
@@ -25,6 +25,7 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "one_shot": one_shot.all_reduce,
         "two_shot": two_shot.all_reduce,
         "halving_doubling": halving_doubling.all_reduce,
+        "bidirectional_ring": bidirectional_ring.all_reduce,
         "nvls": nvls.all_reduce,
     },
     "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter, "nvls": nvls.reduce_scatter},

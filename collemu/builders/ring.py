@@ -27,24 +27,29 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
     if ranks == 1:
         return single_rank("all_reduce", "ring")
     rounds = chunks or 1
-    rank = np.arange(ranks)[:, None]
     assembler = Assembler()
     for channel in range(channels):
-        program: list[Steps] = []
-        for base in (channel * rounds + np.arange(rounds)) * ranks:
-            reduced = base + (rank - np.arange(2, ranks)) % ranks
-            own = base + rank
-            gathered = base + (rank - np.arange(1, ranks - 1)) % ranks
-            program += [
-                steps(kinds.SEND, src=(IN, base + (rank - 1) % ranks)),
-                steps(kinds.RECV_REDUCE_SEND, src=(IN, reduced)),
-                steps(kinds.RECV_REDUCE_COPY_SEND, src=(IN, own), dst=(OUT, own), publish=kinds.PUBLISH_FINAL),
-                steps(kinds.RECV_COPY_SEND, dst=(OUT, gathered)),
-                steps(kinds.RECV, dst=(OUT, base + (rank + 1) % ranks)),
-            ]
-        _add_ring(assembler, ranks, channel, program)
+        _add_ring(assembler, ranks, channel, turns(ranks, channel, rounds))
     total = channels * rounds * ranks
     return assembler.schedule("all_reduce", "ring", ranks, channels=channels, input_chunks=total, output_chunks=total)
+
+
+def turns(ranks: int, lane: int, rounds: int) -> list[Steps]:
+    """What the ranks of a ring do in an all_reduce, in the order of the ring, with the lane's chunks."""
+    place = np.arange(ranks)[:, None]
+    program: list[Steps] = []
+    for base in (lane * rounds + np.arange(rounds)) * ranks:
+        reduced = base + (place - np.arange(2, ranks)) % ranks
+        own = base + place
+        gathered = base + (place - np.arange(1, ranks - 1)) % ranks
+        program += [
+            steps(kinds.SEND, src=(IN, base + (place - 1) % ranks)),
+            steps(kinds.RECV_REDUCE_SEND, src=(IN, reduced)),
+            steps(kinds.RECV_REDUCE_COPY_SEND, src=(IN, own), dst=(OUT, own), publish=kinds.PUBLISH_FINAL),
+            steps(kinds.RECV_COPY_SEND, dst=(OUT, gathered)),
+            steps(kinds.RECV, dst=(OUT, base + (place + 1) % ranks)),
+        ]
+    return program
 
 
 def reduce_scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
