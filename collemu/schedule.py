@@ -392,6 +392,9 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
             each = 4 * ranks
         case "halving_doubling":
             each = 4 * ranks.bit_length()
+        case "recursive_doubling" | "recursive_halving":
+            whole_runs = collective == "all_reduce" or channels * (chunks or 1) == 1
+            each = 2 * ranks.bit_length() + 2 if whole_runs else 3 * ranks
         case "ring" if collective in ROOTED:
             pieces, each = ranks - 1, 2
         case _ if collective == "sendrecv":

@@ -150,6 +150,45 @@ def test_a_bidirectional_ring_sends_as_much_one_way_as_the_other(n):
     assert np.bincount(hop, minlength=n).tolist() == [0, 4 * (n - 1) * n, *[0] * (n - 3), 4 * (n - 1) * n]
 
 
+def folded(n):
+    """log2 of the largest power of two that n ranks hold, and the ranks beyond it."""
+    doublings = n.bit_length() - 1
+    return doublings, n - (1 << doublings)
+
+
+def folded_depth(n):
+    """Doublings, and a step from a rank beyond to its host, and one back.
+
+    The step back does not count if hosts make up half of the places or fewer: then one exchange is with those who have
+    not waited for guests.
+    """
+    doublings, extra = folded(n)
+    return doublings + (extra > 0) + (2 * extra > 1 << doublings)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 8, 12, 31, 72])
+def test_recursive_doubling_sends_everything_in_every_step(n):
+    """Thakur, Rabenseifner, Gropp 2005; a rank beyond the power of two sends once, and its host once more."""
+    doublings, extra = folded(n)
+    report = verify(schedule := build_schedule("all_reduce", "recursive_doubling", n, channels=3))
+    assert report.depth == folded_depth(n)
+    assert sorted(sent_by_rank(schedule) // 3) == [1] * extra + [doublings] * (n - 2 * extra) + [doublings + 1] * extra
+    assert report.chunks_sent == report.messages
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 8, 12, 31, 72])
+@pytest.mark.parametrize("lanes", [{}, {"channels": 2, "chunks": 3}])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [("all_gather", "recursive_doubling"), ("reduce_scatter", "recursive_halving")]
+)
+def test_recursive_halving_and_doubling_send_every_region_once(n, lanes, collective, algorithm):
+    doublings, extra = folded(n)
+    report = verify(schedule := build_schedule(collective, algorithm, n, **lanes))
+    assert lanes or report.depth == folded_depth(n)
+    assert report.chunks_sent == n * (n - 1) * schedule.region_chunks
+    assert report.messages == (report.chunks_sent if lanes else (n - extra) * doublings + 3 * extra)
+
+
 @pytest.mark.parametrize("n", range(1, 200))
 def test_no_rank_is_inner_in_both_trees(n):
     trees = double_tree(n)
@@ -224,6 +263,7 @@ def test_what_is_distributed_is_published_once(collective, algorithm, n):
     schedule = build_schedule(collective, algorithm, n, root=1, chunks=2)
     ops = schedule.ops
     published = ops[ops["publish"] == kinds.PUBLISH_FINAL]
+    doublings, extra = folded(n)
     expected = {
         ("all_reduce", "ring"): schedule.output_chunks,
         ("all_reduce", "bidirectional_ring"): schedule.output_chunks,
@@ -232,15 +272,21 @@ def test_what_is_distributed_is_published_once(collective, algorithm, n):
         ("all_reduce", "halving_doubling"): schedule.output_chunks,
         ("all_gather", "ring"): schedule.output_chunks,
         ("all_gather", "direct"): schedule.output_chunks,
+        ("all_gather", "recursive_doubling"): schedule.output_chunks,
         ("broadcast", "ring"): schedule.output_chunks,
         ("broadcast", "tree"): schedule.output_chunks,
     }.get((collective, algorithm), 0)
-    assert len(published) == expected
+    if (collective, algorithm) == ("all_reduce", "recursive_doubling"):
+        # Every rank makes the same sum; only where others are given it, all round it.
+        assert len(published) == (schedule.output_chunks * (n - extra) if extra else 0)
+    else:
+        assert len(published) == expected
+        assert len(np.unique(published["dst"])) == expected
     assert (published["dst_buffer"] == kinds.OUTPUT).all()
-    assert len(np.unique(published["dst"])) == expected
     own = ops[ops["publish"] == kinds.PUBLISH_OWN]
-    assert len(own) == (n * schedule.input_chunks if algorithm == "one_shot" else 0)
-    assert (own["kind"] == kinds.COPY).all()
+    terms = {"one_shot": n, "recursive_doubling": (n - extra) * doublings} if collective == "all_reduce" else {}
+    assert len(own) == schedule.input_chunks * terms.get(algorithm, 0)
+    assert algorithm != "one_shot" or (own["kind"] == kinds.COPY).all()
 
 
 @every_algorithm

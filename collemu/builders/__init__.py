@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from collemu.builders import bidirectional_ring, direct, halving_doubling, nvls, one_shot, pairwise, ring, tree, two_shot
+from collemu.builders import (
+    bidirectional_ring,
+    direct,
+    halving_doubling,
+    nvls,
+    one_shot,
+    pairwise,
+    recursive_doubling,
+    ring,
+    tree,
+    two_shot,
+)
 from collemu.schedule import Schedule
 
 
@@ -25,11 +36,21 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "one_shot": one_shot.all_reduce,
         "two_shot": two_shot.all_reduce,
         "halving_doubling": halving_doubling.all_reduce,
+        "recursive_doubling": recursive_doubling.all_reduce,
         "bidirectional_ring": bidirectional_ring.all_reduce,
         "nvls": nvls.all_reduce,
     },
-    "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter, "nvls": nvls.reduce_scatter},
-    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather, "nvls": nvls.all_gather},
+    "reduce_scatter": {
+        "ring": ring.reduce_scatter,
+        "direct": direct.reduce_scatter,
+        "nvls": nvls.reduce_scatter,
+    },
+    "all_gather": {
+        "ring": ring.all_gather,
+        "direct": direct.all_gather,
+        "recursive_doubling": recursive_doubling.all_gather,
+        "nvls": nvls.all_gather,
+    },
     "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast, "nvls": nvls.broadcast},
     "reduce": {"ring": ring.reduce, "tree": tree.reduce, "nvls": nvls.reduce},
     "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall},

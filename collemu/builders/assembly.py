@@ -20,7 +20,7 @@ _PLAIN = [(name, OP[name]) for name in OP.names or () if name != "dep"]
 STEP = np.dtype([*_PLAIN, ("dep_thread", "<i4"), ("dep_step", "<i4")])
 
 Steps = NDArray[Any]
-Place = tuple[int, ArrayLike]
+Place = tuple[ArrayLike, ArrayLike]
 
 
 def steps(
