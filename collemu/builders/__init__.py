@@ -12,6 +12,7 @@ from collemu.builders import (
     one_shot,
     pairwise,
     recursive_doubling,
+    recursive_halving,
     ring,
     tree,
     two_shot,
@@ -43,6 +44,7 @@ BUILDERS: dict[str, dict[str, Builder]] = {
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
         "direct": direct.reduce_scatter,
+        "recursive_halving": recursive_halving.reduce_scatter,
         "nvls": nvls.reduce_scatter,
     },
     "all_gather": {
