@@ -395,6 +395,11 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
         case "recursive_doubling" | "recursive_halving":
             whole_runs = collective == "all_reduce" or channels * (chunks or 1) == 1
             each = 2 * ranks.bit_length() + 2 if whole_runs else 3 * ranks
+        case "bruck" if collective == "alltoall":
+            steps = (ranks - 1).bit_length()
+            each = ranks * (steps + 2) // 2 + 2 * steps
+        case "bruck" | "pat":
+            each = ranks + 1 + 2 * (ranks - 1).bit_length()
         case "ring" if collective in ROOTED:
             pieces, each = ranks - 1, 2
         case _ if collective == "sendrecv":

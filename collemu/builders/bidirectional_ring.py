@@ -1,11 +1,11 @@
 """Bidirectional ring: two rings, one in each direction, each with half the data.
 
-As many steps and bytes as a ring, but half of the bytes in each direction: it wins on rings and tori of two-way links,
-where a ring leaves one direction of every link idle. Behind a switch, where a chip has one port each way whoever the
-peer is, it gains nothing.
+As many steps and bytes as a ring, but half of the bytes in each direction: it wins on rings and tori of two-way
+links, where a ring leaves one direction of every link idle. Behind a switch, where a chip has one port each way
+whoever the peer is, it gains nothing.
 
-Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009, for the ring;
-both directions at once as on the tori of TPUs.
+Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009, for the
+ring; both directions at once as on the tori of TPUs.
 """
 
 from __future__ import annotations

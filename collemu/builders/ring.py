@@ -2,8 +2,8 @@
 
 all_reduce, reduce_scatter and all_gather start with another chunk on each rank, so that every link works all
 the time: the least bytes, but as many steps as ranks. broadcast and reduce are pipelined chains that begin or
-end at the root. The order of the chunks is that of NCCL's ring. The turns need two FIFO slots a connection:
-with one, every rank would wait for the next to take what it has sent.
+end at the root (elsewhere an algorithm of its own, chain). The order of the chunks is that of NCCL's ring. The
+turns need two FIFO slots a connection: with one, every rank would wait for the next to take what it has sent.
 """
 
 from __future__ import annotations
