@@ -400,6 +400,8 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
             each = ranks * (steps + 2) // 2 + 2 * steps
         case "bruck" | "pat":
             each = ranks + 1 + 2 * (ranks - 1).bit_length()
+        case "binomial":
+            each = 2
         case "ring" if collective in ROOTED:
             pieces, each = ranks - 1, 2
         case _ if collective == "sendrecv":

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from collemu.builders import (
     bidirectional_ring,
+    binomial,
     bruck,
     direct,
     halving_doubling,
@@ -62,9 +63,10 @@ BUILDERS: dict[str, dict[str, Builder]] = {
     "broadcast": {
         "ring": ring.broadcast,
         "tree": tree.broadcast,
+        "binomial": binomial.broadcast,
         "nvls": nvls.broadcast,
     },
-    "reduce": {"ring": ring.reduce, "tree": tree.reduce, "nvls": nvls.reduce},
+    "reduce": {"ring": ring.reduce, "tree": tree.reduce, "binomial": binomial.reduce, "nvls": nvls.reduce},
     "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall, "bruck": bruck.alltoall},
     "sendrecv": {"direct": direct.sendrecv},
 }
