@@ -106,6 +106,10 @@ def sent_by_rank(schedule):
     return np.bincount(schedule.threads["rank"][schedule.thread_of_op[sender]], minlength=schedule.ranks)
 
 
+def log2_up(n):
+    return (n - 1).bit_length()
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 12, 72])
 @pytest.mark.parametrize(
     ("collective", "algorithm", "messages", "depth", "share"),
@@ -121,6 +125,12 @@ def sent_by_rank(schedule):
         ("all_gather", "direct", lambda n: n - 1, lambda _: 1, lambda n: n - 1),
         ("alltoall", "direct", lambda n: n - 1, lambda _: 1, lambda n: n - 1),
         ("alltoall", "pairwise", lambda n: n - 1, lambda n: n - 1, lambda n: n - 1),
+        ("reduce_scatter", "bruck", log2_up, log2_up, lambda n: n - 1),
+        ("reduce_scatter", "pat", log2_up, log2_up, lambda n: n - 1),
+        ("all_gather", "bruck", log2_up, log2_up, lambda n: n - 1),
+        ("all_gather", "pat", log2_up, log2_up, lambda n: n - 1),
+        # A region that goes i ranks on is sent once for every bit of i.
+        ("alltoall", "bruck", log2_up, log2_up, lambda n: sum(i.bit_count() for i in range(n))),
         ("sendrecv", "direct", lambda _: 1, lambda _: 1, lambda _: 1),
     ],
 )
@@ -148,6 +158,69 @@ def test_a_bidirectional_ring_sends_as_much_one_way_as_the_other(n):
     thread = schedule.threads[schedule.thread_of_op[match_messages(schedule).sender]]
     hop = (thread["send_peer"] - thread["rank"]) % n
     assert np.bincount(hop, minlength=n).tolist() == [0, 4 * (n - 1) * n, *[0] * (n - 3), 4 * (n - 1) * n]
+
+
+def chunks_by_hop(schedule):
+    """Chunks that ranks send 0, 1, 2, ... ranks on."""
+    sender = match_messages(schedule).sender
+    thread = schedule.threads[schedule.thread_of_op[sender]]
+    hop = (thread["send_peer"] - thread["rank"]) % schedule.ranks
+    return np.bincount(hop, weights=schedule.ops["count"][sender], minlength=schedule.ranks).astype(int).tolist()
+
+
+@pytest.mark.parametrize("n", [5, 8, 13, 16, 72])
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_bruck_sends_most_to_the_far_ranks_and_pat_to_the_near(n, collective):
+    distances = [1 << k for k in range(log2_up(n))]
+    # Trees in which the farthest step comes first: a step between ranks d apart is for every second multiple of d.
+    near = {d: len(range(d, n, 2 * d)) for d in distances}
+    far = {d: min(d, n - d) for d in distances}
+    for algorithm, sizes in (("pat", near), ("bruck", far)):
+        schedule = build_schedule(collective, algorithm, n, channels=3, chunks=2)
+        assert sent_by_rank(schedule).tolist() == [6 * log2_up(n)] * n
+        expected = [0] * n
+        for distance, size in sizes.items():
+            expected[-distance if collective == "all_gather" else distance] += 6 * n * size
+        assert chunks_by_hop(schedule) == expected
+
+
+@pytest.mark.parametrize("n", [5, 8, 13, 16])
+def test_bruck_s_alltoall_packs_what_goes_the_same_way(n):
+    expected = [0] * n
+    for i in range(n):
+        for k in range(log2_up(n)):
+            expected[1 << k] += n * (i >> k & 1)
+    assert chunks_by_hop(build_schedule("alltoall", "bruck", n)) == expected
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 12, 33, 72])
+def test_binomial_trees_have_log2_steps(n):
+    down = build_schedule("broadcast", "binomial", n, root=1, channels=2, chunks=3)
+    up = build_schedule("reduce", "binomial", n, root=1, channels=2, chunks=3)
+    for schedule in (down, up):
+        report = verify(schedule)
+        assert (report.messages, report.chunks_sent) == (6 * (n - 1), 6 * (n - 1))
+        assert report.depth == n.bit_length() - 1  # the most bits that a place has
+    # The rank i after the root has a child for every 0 below its lowest bit, where there is a rank.
+    children = [sum(i % (2 << k) == 0 and i + (1 << k) < n for k in range(log2_up(n))) for i in range(n)]
+    assert children[0] == log2_up(n)
+    assert np.roll(sent_by_rank(down), -1).tolist() == [6 * number for number in children]
+    assert np.roll(sent_by_rank(up), -1).tolist() == [0, *[6] * (n - 1)]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 12, 33, 72])
+def test_scatter_allgather_brings_everything_once(n):
+    """The root sends 2(n - 1)/n of the data, as van de Geijn's does; all together n - 1 times the data, the least."""
+    schedule = build_schedule("broadcast", "scatter_allgather", n, root=1, channels=2, chunks=3)
+    report = verify(schedule)
+    assert report.chunks_sent == (n - 1) * schedule.region_chunks
+    assert report.depth <= n - 1 + log2_up(n)
+    sender = match_messages(schedule).sender
+    rank = schedule.threads["rank"][schedule.thread_of_op[sender]]
+    chunks = np.bincount(rank, weights=schedule.ops["count"][sender], minlength=n) / schedule.region_chunks
+    assert chunks[1] == pytest.approx(2 * (n - 1) / n)
+    assert np.delete(chunks, 1).max() < 1.5
+    assert sent_by_rank(schedule)[1] == 6 * (log2_up(n) + n - 1)
 
 
 def folded(n):
@@ -273,15 +346,19 @@ def test_what_is_distributed_is_published_once(collective, algorithm, n):
         ("all_gather", "ring"): schedule.output_chunks,
         ("all_gather", "direct"): schedule.output_chunks,
         ("all_gather", "recursive_doubling"): schedule.output_chunks,
+        ("all_gather", "bruck"): schedule.output_chunks,
+        ("all_gather", "pat"): schedule.output_chunks,
         ("broadcast", "ring"): schedule.output_chunks,
         ("broadcast", "tree"): schedule.output_chunks,
+        ("broadcast", "binomial"): schedule.output_chunks,
+        ("broadcast", "scatter_allgather"): schedule.output_chunks,
     }.get((collective, algorithm), 0)
     if (collective, algorithm) == ("all_reduce", "recursive_doubling"):
         # Every rank makes the same sum; only where others are given it, all round it.
         assert len(published) == (schedule.output_chunks * (n - extra) if extra else 0)
     else:
-        assert len(published) == expected
-        assert len(np.unique(published["dst"])) == expected
+        assert published["count"].sum() == expected
+        assert len(np.unique(published["dst"])) == len(published)
     assert (published["dst_buffer"] == kinds.OUTPUT).all()
     own = ops[ops["publish"] == kinds.PUBLISH_OWN]
     terms = {"one_shot": n, "recursive_doubling": (n - extra) * doublings} if collective == "all_reduce" else {}

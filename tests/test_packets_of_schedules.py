@@ -34,12 +34,14 @@ IMAGES = {
 
 
 def chunk_elements(schedule: Schedule, op: np.void, count: int) -> list[int]:
-    """Elements of each chunk that an operation of an algorithm without scratch touches."""
+    """Elements of each chunk that an operation touches."""
     kind = int(op["kind"])
     if kind == kinds.NOP or not (READS_SRC[kind] or WRITES_DST[kind]):
         return []
     side = "src" if READS_SRC[kind] else "dst"
     buffer = int(op[f"{side}_buffer"])
+    if schedule.region_chunks == 1:
+        return [count] * int(op["count"])
     if buffer == kinds.SCRATCH:  # the own term of a one_shot: the whole input
         side, buffer = ("dst", int(op["dst_buffer"])) if side == "src" else ("src", int(op["src_buffer"]))
     starts = schedule.chunk_starts(buffer, count)

@@ -17,6 +17,7 @@ from collemu.builders import (
     recursive_doubling,
     recursive_halving,
     ring,
+    scatter_allgather,
     tree,
     two_shot,
 )
@@ -64,6 +65,7 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "ring": ring.broadcast,
         "tree": tree.broadcast,
         "binomial": binomial.broadcast,
+        "scatter_allgather": scatter_allgather.broadcast,
         "nvls": nvls.broadcast,
     },
     "reduce": {"ring": ring.reduce, "tree": tree.reduce, "binomial": binomial.reduce, "nvls": nvls.reduce},
