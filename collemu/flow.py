@@ -271,9 +271,10 @@ def _shared_classes(stage: StageRules, shared: Shared) -> tuple[Int64, Int64, In
     classes = np.zeros((len(each), flows.CLASS_COLUMNS), np.int64)
     sending = np.zeros(len(each), np.int64)
     for number, (packets, last_bytes, adds) in enumerate(each.tolist()):
-        classes[number] = _class(stage, 0, packets, last_bytes, shared.step_fs, added=bool(adds))
-        if max(classes[number]) > CLOCK_LIMIT_FS:
+        times = _class(stage, 0, packets, last_bytes, shared.step_fs, added=bool(adds))
+        if max(times) > CLOCK_LIMIT_FS:
             raise ValueError(TOO_LONG)
+        classes[number] = times
         full_fs, last_fs = int(stage.serialisation[stage.full]), int(stage.serialisation[last_bytes])
         sending[number] = -(-((packets - 1) * full_fs + last_fs) // stage.wiring.widths[0])
     return classes, sending, of_operation.reshape(-1)

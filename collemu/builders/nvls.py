@@ -1,6 +1,7 @@
 """NVLS: the switch adds what it reads from all ranks, and copies what it writes to all of them.
 
-A rank's links carry S(1 + 1/n) bytes each way in an all_reduce instead of 2S(n-1)/n, and no rank adds anything. The
+A rank's links carry S(1 + 1/n) bytes each way in an all_reduce instead of 2S(n-1)/n, and no rank adds anything. One
+piece is added before it is stored: to do both at once, which large sizes need, takes several pieces (``chunks``). The
 ranks whose memory is read and written do nothing themselves, so ranks tell each other with empty messages from when on,
 and until when, their memory may be touched.
 """

@@ -9,7 +9,7 @@ wire bytes of ``count`` elements and n the ranks.
   switch adds.
 - all_reduce: n-1 messages of an element must arrive before any rank can know its sum, since each joins at
   most two partial sums, and n-1 more before all the others know it. That is 2S(n-1)/n a rank on average, so
-  some rank sends as much. A switch that adds spares that, but every rank still gives out its terms and
+  some rank takes in as much. A switch that adds spares that, but every rank still gives out its terms and
   takes in the sum: S.
 
 Time is launch + bytes / rate + two link hops, for n > 1 and any byte at all. It holds as a sum because the
