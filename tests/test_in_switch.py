@@ -731,7 +731,6 @@ def test_every_rank_may_have_the_same_added(dtype):
     assembler.add(np.arange(4), 3, whole)
     schedule = assembler.schedule("all_reduce", "all_read", 4, input_chunks=2, output_chunks=2)
     ce.verify(schedule)
-<<<<<<< HEAD
     data = hard_data(4, (4, 101), dtype)
     expected = dict.fromkeys(range(4), in_order(list(data), dtype))
     how = {"count": 101, "dtype": dtype, "data": data}
@@ -779,15 +778,3 @@ def test_two_groups_carry_their_own(chips):
     other_group = replace(schedule, group_ranks=8)
     with pytest.raises(ce.ScheduleError):
         ce.verify(other_group)
-=======
-    data = np.arange(1, 13, dtype=np.float32).reshape(2, 6)
-    result = ce.emulate(schedule, H100, count=6, data=data, fidelity=fidelity)
-    assert (result.outputs == data[0]).all()
-
-
-def test_what_takes_longer_than_the_clock_is_refused():
-    slow = H100.with_(**{"domain.link_bytes_per_s": 2e6})
-    for collective in ("broadcast", "reduce"):
-        with pytest.raises(ValueError, match="longer than the clock"):
-            ce.emulate(build_schedule(collective, "nvls", 2), slow, count=2**40, fidelity="flow", dtype="float16")
->>>>>>> 4ed3101 (Flow refuses an in-switch operation that is longer than the clock, in one line)

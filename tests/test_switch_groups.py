@@ -73,3 +73,10 @@ def test_scratch_of_others_is_as_long_as_what_a_switch_stored_there(fidelity):
     data = np.arange(1, 13, dtype=np.float32).reshape(2, 6)
     result = ce.emulate(schedule, H100, count=6, data=data, fidelity=fidelity)
     assert (result.outputs == data[0]).all()
+
+
+def test_what_takes_longer_than_the_clock_is_refused():
+    slow = H100.with_(**{"domain.link_bytes_per_s": 2e6})
+    for collective in ("broadcast", "reduce"):
+        with pytest.raises(ValueError, match="longer than the clock"):
+            ce.emulate(build_schedule(collective, "nvls", 2), slow, count=2**40, fidelity="flow", dtype="float16")
