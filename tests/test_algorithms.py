@@ -1,5 +1,6 @@
 """Every built-in algorithm gives what NumPy gives, in the textbook's number of steps and bytes."""
 
+import dataclasses
 from random import Random
 
 import numpy as np
@@ -9,7 +10,7 @@ from collemu_kernels import kinds
 from collemu.builders.tree import double_tree, in_order_parents, rooted_double_tree
 from collemu.collectives import ROOTED
 from collemu.matching import match_messages
-from collemu.schedule import RECEIVES, SENDS, algorithms, build_schedule
+from collemu.schedule import RECEIVES, SENDS, ScheduleError, algorithms, build_schedule
 from collemu.verification import verify
 from tests.oracles.collectives_reference import input_elements, reference
 from tests.oracles.schedule_interpreter import any_order, by_priority, interpret
@@ -221,6 +222,34 @@ def test_scatter_allgather_brings_everything_once(n):
     assert chunks[1] == pytest.approx(2 * (n - 1) / n)
     assert np.delete(chunks, 1).max() < 1.5
     assert sent_by_rank(schedule)[1] == 6 * (log2_up(n) + n - 1)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        ("all_reduce", "recursive_doubling"),
+        ("all_gather", "recursive_doubling"),
+        ("all_gather", "bruck"),
+        ("all_gather", "pat"),
+        ("reduce_scatter", "recursive_halving"),
+        ("reduce_scatter", "bruck"),
+        ("reduce_scatter", "pat"),
+        ("alltoall", "bruck"),
+        ("broadcast", "binomial"),
+        ("broadcast", "scatter_allgather"),
+        ("reduce", "binomial"),
+    ],
+)
+@pytest.mark.parametrize("n", [3, 4, 7])
+def test_every_dependency_counts(collective, algorithm, n):
+    schedule = build_schedule(collective, algorithm, n, chunks=2)
+    dependent = np.flatnonzero(schedule.ops["dep"] >= 0)
+    assert len(dependent)
+    for op in dependent:
+        ops = schedule.ops.copy()
+        ops["dep"][op] = -1
+        with pytest.raises(ScheduleError, match=r"race on rank|nothing has written yet"):
+            verify(dataclasses.replace(schedule, ops=ops))
 
 
 def folded(n):

@@ -64,7 +64,7 @@ def alltoall(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sch
                 own: Chunks = (rank + regions) % ranks * total + chunk[piece]
                 kept: Chunks = base[piece] + here
                 origin = np.where(fresh, own, kept)
-                ready = (first + k - 1, before * (piece + 1) - 1) if k else None
+                ready = (np.where(packing == 0, first + k - 1, -1), before * (piece + 1) - 1) if k else None
                 program += [
                     steps(
                         kinds.COPY,

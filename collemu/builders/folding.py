@@ -81,4 +81,6 @@ def region_steps(
         return steps(kind, src=(src, first), dst=(dst, first), count=number, dep=dep)
     within = np.arange(int(number.max(initial=0)))
     at = (first + within) * total + chunk
+    if dep is not None:  # the others follow the first
+        dep = np.where(within == 0, dep[0], -1), dep[1]
     return steps(np.where(within < number, kind, kinds.NOP), src=(src, at), dst=(dst, at), dep=dep)

@@ -100,8 +100,11 @@ def all_gather(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
         theirs = (OUT, guest[:, None] * total + chunk)
         taken, given = [own[host], steps(kinds.RECV, dst=theirs)], [own[guest], steps(kinds.SEND, src=theirs)]
         for piece in turn:
-            dep = before, length * (piece + 1) - 1
-            taken += [region_steps(kinds.SEND, run, total, chunk[piece], src=OUT, dep=dep) for run in others]
+            ready = (before, length * (piece + 1) - 1), None  # what comes after follows what comes before
+            taken += [
+                region_steps(kinds.SEND, run, total, chunk[piece], src=OUT, dep=dep)
+                for run, dep in zip(others, ready, strict=True)
+            ]
             given += [region_steps(kinds.RECV, run, total, chunk[piece], dst=OUT) for run in others]
         for here, there, program in ((host, guest, taken), (guest, host, given)):
             assembler.add(here, own_thread, *program, send_peer=there, recv_peer=there, channel=channel)

@@ -67,7 +67,7 @@ def reduce_scatter(ranks: int, *, root: int, channels: int, chunks: int | None) 
         dep = before, length * (turn + 1) - 1
         own = steps(kinds.COPY, src=(SCRATCH, folding.rank[:, None] * total + chunk), dst=(OUT, chunk), dep=dep)
         assembler.add(folding.rank[~hosts], own_thread, own[~hosts], channel=channel)
-        taken += [own[hosts], steps(kinds.SEND, src=(SCRATCH, theirs), dep=dep)]
+        taken += [own[hosts], steps(kinds.SEND, src=(SCRATCH, theirs))]
         given.append(steps(kinds.RECV_REDUCE_COPY, src=(IN, theirs), dst=(OUT, chunk)))
         for here, there, program in ((host, guest, taken), (guest, host, given)):
             assembler.add(here, own_thread, *program, send_peer=there, recv_peer=there, channel=channel)

@@ -53,7 +53,7 @@ def broadcast(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sc
             assembler.add(above, first + number, deal, send_peer=below, channel=channel)
             assembler.add(below, first + number, take, recv_peer=above, channel=channel)
         program: list[Steps] = []
-        ready = np.where(place % 2 > 0, -1, given[:, None])
+        ready = np.where(near == kinds.SEND, given[:, None], -1)
         for start in base:
             leaf, block = start + (place | 1), start + (place - hop) % ranks
             program.append(steps(near, src=(OUT, leaf), dst=(OUT, leaf), dep=(ready, len(program) // 2)))
