@@ -40,12 +40,14 @@ def chunk_elements(schedule: Schedule, op: np.void, count: int) -> list[int]:
         return []
     side = "src" if READS_SRC[kind] else "dst"
     buffer = int(op[f"{side}_buffer"])
-    if schedule.region_chunks == 1:
-        return [count] * int(op["count"])
-    if buffer == kinds.SCRATCH:  # the own term of a one_shot: the whole input
-        side, buffer = ("dst", int(op["dst_buffer"])) if side == "src" else ("src", int(op["src_buffer"]))
+    chunks = range(op[side], op[side] + op["count"])
+    k = schedule.region_chunks
+    if buffer == kinds.SCRATCH:  # as much for each chunk of a region, one chunk after the other, or region by region
+        by_region = schedule.algorithm == "recursive_halving"
+        places = [chunk % k if by_region else chunk // (schedule.scratch_chunks // k) for chunk in chunks]
+        return [count // k + (place < count % k) for place in places]
     starts = schedule.chunk_starts(buffer, count)
-    return [int(starts[chunk + 1] - starts[chunk]) for chunk in range(op[side], op[side] + op["count"])]
+    return [int(starts[chunk + 1] - starts[chunk]) for chunk in chunks]
 
 
 def encodes(schedule: Schedule, count: int) -> list[int]:
