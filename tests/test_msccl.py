@@ -17,6 +17,10 @@ from collemu.interop.msccl.publishing import publish_what_is_final
 from collemu.schedule import Schedule
 from tests.built_in import BUILT_IN, PLAIN
 
+# Their tables have gaps in the numbers of threads, or chunks in operations that do nothing; files keep neither.
+RENUMBERED = ("recursive_doubling", "recursive_halving", "bruck", "pat", "binomial", "scatter_allgather")
+KEPT = [pair for pair in BUILT_IN if pair[1] not in RENUMBERED]
+
 # One rank sends from scratch what another thread has copied there; GPUs, thread blocks and attributes are shuffled.
 GOOD = """<!-- comment -->
 <algo name="two &amp; two" proto="LL128" nchannels="2" nchunksperloop="4" ngpus="2" coll="allgather" inplace="0" x="1">
@@ -82,7 +86,7 @@ def assert_same(one: Schedule, other: Schedule) -> None:
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
-@pytest.mark.parametrize(("collective", "name"), BUILT_IN)
+@pytest.mark.parametrize(("collective", "name"), KEPT)
 @pytest.mark.parametrize(
     ("ranks", "channels", "chunks"), [(1, 1, None), (2, 1, None), (3, 2, 3), (5, 1, 2), (8, 4, None)]
 )
@@ -97,7 +101,7 @@ def test_what_is_written_is_read(tmp_path, collective, name, ranks, channels, ch
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.sampled_from([pair for pair in BUILT_IN if pair[0] != "sendrecv"]),
+    st.sampled_from([pair for pair in KEPT if pair[0] != "sendrecv"]),
     st.integers(2, 9),
     st.integers(1, 3),
     st.integers(1, 3),
@@ -111,6 +115,24 @@ def test_round_trip(tmp_path_factory, pair, ranks, channels, chunks, in_place, p
     write_msccl(schedule, path, proto=proto)
     assert_same(schedule, read_msccl(path))
     assert f'proto="{proto}"' in path.read_text()
+
+
+@pytest.mark.parametrize(("collective", "name"), BUILT_IN)
+@pytest.mark.parametrize("ranks", [2, 5, 8])
+def test_what_is_read_does_and_takes_the_same(tmp_path, collective, name, ranks):
+    schedule = ce.build_schedule(collective, name, ranks)
+    if name == "scatter_allgather":  # its threads are filled up with nops, which MSCCL knows as bearers of waits alone
+        with pytest.raises(ce.ScheduleError, match="nop"):
+            ce.save_schedule(schedule, tmp_path / "a.xml")
+        return
+    ce.save_schedule(schedule, tmp_path / "a.xml")
+    read = ce.load_schedule(tmp_path / "a.xml", collective=collective)
+    ce.verify(read)
+    data = np.random.default_rng(0).standard_normal((ranks, 60 * schedule.input_regions)).astype(np.float32)
+    results = [ce.emulate(each, PLAIN, count=60, data=data) for each in (schedule, read)]
+    assert results[0].time_fs == results[1].time_fs
+    counts = [schedule.root] if collective == "reduce" else range(ranks)
+    assert np.array_equal(*(result.outputs[counts] for result in results))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 8])
@@ -356,7 +378,7 @@ def test_custom_needs_a_collective(tmp_path):
 # What is published
 
 
-@pytest.mark.parametrize(("collective", "name"), BUILT_IN)
+@pytest.mark.parametrize(("collective", "name"), KEPT)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
 def test_files_without_marks_publish_what_the_builders_do(tmp_path, collective, name, ranks):
     schedule = ce.build_schedule(collective, name, ranks, channels=2, chunks=2)
