@@ -4,9 +4,9 @@ Every rank has a block. The tree brings it that, and those of all ranks below it
 once. The root sends less than twice the data, and no other rank more than the data and half of it: for long messages,
 in a few steps more than a chain (`ring`) has hops, and without its many pieces.
 
-Source: M. Barnett, L. Shuler, S. Gupta, D. Payne, R. van de Geijn, J. Watts, Interprocessor collective communication
-library, 1994; MPICH for long messages. That ranks are not sent what they have is MPICH's ring since J. Zhou et al.,
-2015.
+Source: M. Barnett, L. Shuler, R. van de Geijn, S. Gupta, D. Payne, J. Watts, Interprocessor collective communication
+library, 1994; MPICH for long messages. A ring in which nobody is sent what it has: H. Zhou, V. Marjanovic,
+C. Niethammer, J. Gracia, A bandwidth-saving optimization for MPI broadcast collective operation, 2015.
 """
 
 from __future__ import annotations
