@@ -283,10 +283,8 @@ def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str
     pairs = ranks * min(ranks, system.domain.chips) * system.domain.links if switched else 0
     if ranks > system.domain.chips:
         pairs += ranks * ranks * system.scaleout.rails
-    packets = int(routes.packets.sum())
-    if len(in_switch := in_switch_of(lowered)):
-        shared = shared_of(in_switch, lowered.schedule.thread_of_op, system, protocol)
-        packets += SWITCH_PACKETS * int(((shared.members + 1) * shared.packets).sum())
+    shared = shared_of(in_switch_of(lowered), lowered.schedule.thread_of_op, system, protocol)
+    packets = int(routes.packets.sum()) + SWITCH_PACKETS * int(((shared.members + 1) * shared.packets).sum())
     quick = pairs <= QUICK_PAIRS and packets <= QUICK_PACKETS
     return "packet" if quick and not (routes.group < 0).any() else "flow"
 

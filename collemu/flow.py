@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
 from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, work_of
-from collemu.fabric import NOTHING_SHARED, Routes, Shared, StageRules, domain_rules, network_rules, routes_of, shared_of
+from collemu.fabric import Routes, Shared, StageRules, domain_rules, network_rules, routes_of, shared_of
 from collemu.flow_in_switch import SharedWays, shared_ways
 from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
@@ -69,7 +69,7 @@ def simulate_flow(lowered: Lowered, system: System, protocol: Protocol, data: Da
     schedule, messages = lowered.schedule, lowered.messages
     routes = routes_of(messages, system, protocol, far=True)
     in_switch = in_switch_of(lowered)
-    shared = shared_of(in_switch, schedule.thread_of_op, system, protocol) if len(in_switch) else NOTHING_SHARED
+    shared = shared_of(in_switch, schedule.thread_of_op, system, protocol)
     ways = _ways(lowered, system, routes, shared)
     layout = _layout(lowered, in_switch)
     operations, travelling = _program(lowered, system, protocol, ways, layout, in_switch)

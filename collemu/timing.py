@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
 from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, work_of
-from collemu.fabric import NOTHING_SHARED, FabricState, domain_rules, fresh_state, network_rules, routes_of, shared_of
+from collemu.fabric import FabricState, domain_rules, fresh_state, network_rules, routes_of, shared_of
 from collemu.in_switch import in_switch_of
 from collemu.lower import NONE, Lowered
 from collemu.schedule import Schedule, ScheduleError
@@ -232,7 +232,7 @@ def simulate(lowered: Lowered, system: System, protocol: Protocol, data: DataPla
     routes = routes_of(messages, system, protocol)
     rules = domain_rules(system, ranks), network_rules(system, ranks)
     in_switch = in_switch_of(lowered)
-    shared = shared_of(in_switch, schedule.thread_of_op, system, protocol) if len(in_switch) else NOTHING_SHARED
+    shared = shared_of(in_switch, schedule.thread_of_op, system, protocol)
     state = fresh_state(ranks, *rules, messages.source, messages.destination, routes, shared)
     endpoint = machine.Endpoint(launch=system.endpoint.launch_fs, step=protocol.step_latency_fs, limit=CLOCK_LIMIT_FS)
     program = program_of(
