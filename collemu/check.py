@@ -12,6 +12,9 @@ wire rounds them:
 - Formats with float32 scales: one magnitude, the largest element, for which the scale is 1; for nvfp4 6 x 448 = 2688,
   for which tensor scale, block scale and code are 1, 448 and 6. They have none for products, where ones must survive
   beside the value: there the value is 1 or -1, and its float32 scale may be off by rounding.
+- Formats whose scale has a sign, or which clip the positive largest number: one magnitude of one sign, which becomes
+  the most negative code. None for products, of which only the sign is looked at; and those of float16 arithmetic whose
+  constants are rounded may be off by that.
 - An average divides, which rounds. Floats then have one magnitude, and may miss by the roundings of the formats.
   Integers are multiples of the number of ranks where the type holds them.
 """
@@ -27,8 +30,8 @@ from collemu.catalogue import System
 from collemu.collectives import REDUCTIONS
 from collemu.dtypes import INTEGER
 from collemu.emulator import Result, emulate
-from collemu.memory import Payload, payload_of
-from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
+from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, BlockFormat, ElementFormat, LaneFormat
+from collemu.payload import Payload, payload_of
 from collemu.recipe import Recipe
 from collemu.reference import reference, rows_that_count
 from collemu.schedule import Schedule
@@ -72,7 +75,7 @@ def check(
     count: int,
     dtype: str = "float32",
     op: str = "sum",
-    wire: str = "none",
+    recipe: Recipe | None = None,
     protocol: str = "auto",
     fidelity: str = "auto",
     full: bool = False,
@@ -85,12 +88,13 @@ def check(
     system : System
     count : int
         Elements a rank. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of chunks is checked.
-    dtype, op, wire, protocol, fidelity : str
+    dtype, op, protocol, fidelity : str
+    recipe : Recipe, optional
         As `collemu.emulate` takes them.
     full : bool
         Check this very count however large it is.
     """
-    payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
+    payload = payload_of(schedule.collective, dtype, recipe or Recipe(), op)
     reduces = schedule.collective in REDUCTIONS
     checked = count if full else affordable_count(schedule, count, payload.dtype.item_bytes)
     terms = _terms(payload, schedule.ranks, reduces=reduces)
@@ -101,7 +105,7 @@ def check(
         count=checked,
         dtype=dtype,
         op=op,
-        wire=wire,
+        recipe=recipe,
         data=data,
         protocol=protocol,
         fidelity=fidelity,
@@ -138,7 +142,7 @@ class _Terms:
 
 
 def _terms(payload: Payload, ranks: int, *, reduces: bool) -> _Terms:
-    held, op = payload.dtype, payload.operator if reduces else ""
+    held, op = payload.runs_in, payload.operator if reduces else ""
     neutral = 1.0 if op == "prod" else 0.0
     if held.kind == INTEGER:
         values = np.array(INTEGERS)
@@ -150,33 +154,57 @@ def _terms(payload: Payload, ranks: int, *, reduces: bool) -> _Terms:
     kind = np.float32 if held.is_codes else held.storage
     if op == "avg":
         return _average(payload, ranks, kind)
-    block = BLOCK_FORMATS.get(payload.recipe.wire)
-    if block is None or block.scale.name == "float8_e8m0fnu":
-        element = ELEMENT_FORMATS.get(payload.recipe.wire)
-        whole = element is not None and element.exponent_bits == 0
-        return _Terms(_signed(np.array(INTEGERS if whole else EXACT, kind), op), neutral)
+    wire, mode = payload.wire_format, payload.recipe.scale_mode
+    if _one_sided(payload):
+        return _one_sided_terms(payload, ranks, op, kind)
+    if not isinstance(wire, BlockFormat) or wire.scale.name == "float8_e8m0fnu":
+        whole = isinstance(wire, ElementFormat) and wire.exponent_bits == 0
+        exact = EXACT if mode in (None, "floor") else (1.0,)
+        return _Terms(_signed(np.array(INTEGERS if whole else exact, kind), op), neutral)
     if op == "prod":
         return _Terms(_signed(np.ones(1, kind), op), neutral, relative=ranks * 2.0**-20)
-    largest = block.element.max * (block.scale.max if block.has_tensor_scale else 1.0)
+    largest = wire.element.max * (wire.scale.max if wire.has_tensor_scale else 1.0)
+    relative = ranks * 2.0**-20 if mode == "margin" else 0.0
     # 8-bit dtypes do not hold it, but bring what is near 1 back to 1
-    return _Terms(_signed(np.array([largest if held.item_bytes > 1 else 1.0], kind), op))
+    return _Terms(_signed(np.array([largest if held.item_bytes > 1 else 1.0], kind), op), relative=relative)
+
+
+def _one_sided(payload: Payload) -> bool:
+    """Whether a block holds the largest magnitude of one sign alone exactly."""
+    return isinstance(payload.wire_format, LaneFormat) or payload.recipe.scale_mode in ("asymmetric", "clipped")
+
+
+def _one_sided_terms(payload: Payload, ranks: int, op: str, kind: Any) -> _Terms:
+    wire = payload.wire_format
+    if op == "prod":
+        return _Terms(np.ones(1, kind), 1.0, relative=1.0)
+    relative = ranks * 2.0**-9 if isinstance(wire, LaneFormat) and wire.element != "integer" else 0.0
+    if isinstance(wire, LaneFormat):
+        magnitude = 2.0 ** (wire.bits - 1) if wire.element == "integer" else ELEMENT_FORMATS[wire.element].max
+    else:
+        magnitude = 2.0 ** (wire.element.bits - 1) if isinstance(wire, BlockFormat) else 1.0
+    if op == "max":  # what is least must be what is neutral
+        return _Terms(np.array([-magnitude / 2], kind), -magnitude, relative=relative)
+    return _Terms(np.array([-magnitude], kind), relative=relative)
 
 
 def _average(payload: Payload, ranks: int, kind: Any) -> _Terms:
     """Plus or minus one magnitude, for which quotients by the number of ranks are ordinary numbers of the formats."""
     magnitude = 1.0
+    signs = np.array([-1.0]) if _one_sided(payload) else np.array([1.0, -1.0])
+    hops = ranks * 2.0**-9 if isinstance(payload.wire_format, LaneFormat) else ranks * 2.0**-20
     if payload.scales_first:
-        narrow = ELEMENT_FORMATS.get(payload.dtype.name)
+        narrow = ELEMENT_FORMATS.get(payload.runs_in.name)
         most = math.frexp(narrow.max)[1] - 1 if narrow else 127
         magnitude = 2.0 ** min((ranks - 1).bit_length(), most)
     elif payload.recipe.wire in BLOCK_FORMATS:
         # 1 travels whole, but for the rounding of float32 scales on every hop, and is divided at the end
         relative, absolute = _rounding(payload.dtype.name)
-        return _Terms(_signed(np.ones(1, kind), "avg"), relative=2 * relative + ranks * 2.0**-20, absolute=absolute)
-    roundings = [_rounding(name) for name in (payload.dtype.name, payload.recipe.wire)]
+        return _Terms(signs.astype(kind), relative=2 * relative + hops, absolute=absolute)
+    roundings = [_rounding(name) for name in (payload.dtype.name, payload.runs_in.name, payload.recipe.wire)]
     return _Terms(
-        _signed(np.array([magnitude], kind), "avg"),
-        relative=2 * sum(relative for relative, _ in roundings),
+        (magnitude * signs).astype(kind),
+        relative=2 * sum(relative for relative, _ in roundings) + (hops if _one_sided(payload) else 0.0),
         absolute=sum(absolute for _, absolute in roundings),
     )
 

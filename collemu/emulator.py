@@ -1,8 +1,8 @@
 """Emulate a collective: its outputs to the last bit and its time to the femtosecond."""
 
 import platform
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -18,9 +18,12 @@ from collemu.fabric import routes_of, shared_of
 from collemu.flow import simulate_flow
 from collemu.in_switch import by_member, in_switch_of, refuse_in_switch, switch_adds
 from collemu.lower import Lowered, lower
-from collemu.memory import Payload, build_memory, no_data, payload_of, replicas_identical
+from collemu.memory import build_memory, no_data, replicas_identical
 from collemu.model.bounds import Bounds, lower_bound
-from collemu.recipe import Recipe
+from collemu.payload import Payload, payload_of
+from collemu.published import find_recipe
+from collemu.quantisations import Quantisations, quantisations_of
+from collemu.recipe import Recipe, requantised
 from collemu.schedule import Schedule
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
@@ -102,12 +105,17 @@ class Result:
         constants are estimates.
     lowered : Lowered
         What ran: ``lowered.messages`` has source, destination, channel, number and bytes of every message.
+    payload : Payload
+        What it carried: dtypes, recipe, operator.
     memory_bytes : int64 array
         Bytes read from and written to the memory of each rank's chip, by its operations and by switches.
     memory_utilisation : float
         Share of the run for which the busiest chip's memory was needed, at its full rate. Above 1, several threads,
         or what switches read and write, together had more of it than there is, which the model lets them: the time is
         too short.
+    saturated : int or None
+        Numbers that lay beyond the largest one of the wire format, or of a narrow dtype, when they were rounded to it,
+        over all ranks; None without data.
     waiting : Waiting or None
         What every rank's threads did with their time, and what they waited for; None without a timeline.
     """
@@ -123,9 +131,16 @@ class Result:
     bounds: Bounds
     header: dict[str, Any]
     lowered: Lowered
+    payload: Payload
     memory_bytes: NDArray[np.int64]
     memory_utilisation: float
     waiting: Waiting | None
+    saturated: int | None
+
+    @cached_property
+    def quantisations(self) -> Quantisations:
+        """How often numbers were rounded to a narrower type, from the contributions to the outputs."""
+        return quantisations_of(self.lowered, self.payload)
 
 
 def emulate(
@@ -135,7 +150,7 @@ def emulate(
     count: int,
     dtype: DTypeLike = "float32",
     op: str = "sum",
-    recipe: Recipe | None = None,
+    recipe: Recipe | str | None = None,
     wire: str | None = None,
     accumulate: str | None = None,
     data: Any = None,
@@ -161,8 +176,9 @@ def emulate(
         sum, prod, min, max or avg. Integer sums wrap; an integer avg truncates toward zero. A float avg divides the
         sum; but the contributions, where a narrow dtype, wire element format or accumulate type could overflow: on a
         wire of integers what is below one half then becomes 0.
-    recipe : Recipe, optional
-        How to quantise; ``wire`` and ``accumulate`` make one in short, or change the one given.
+    recipe : Recipe or str, optional
+        How to quantise, or the name of a published recipe (`collemu.recipes`); ``wire`` and ``accumulate`` make one in
+        short, or change the one given.
     data : array, optional
         (ranks, elements): what each rank contributes. Without it only time and bytes are emulated.
     fidelity : str
@@ -194,6 +210,7 @@ def emulate(
     instance_of(schedule, Schedule, "emulate: schedule", "build_schedule makes one")
     instance_of(system, System, "emulate: system", "load_system makes one from a name or a file")
     if recipe is not None:
+        recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
         instance_of(recipe, Recipe, "emulate: recipe", "make one, as Recipe(wire='mxfp8_e4m3'), or pass wire= alone")
     count = whole(count, "count", most=MOST_ELEMENTS)
     seed = whole(seed, "seed")
@@ -207,6 +224,7 @@ def emulate(
     chosen = find_protocol(system, protocol)
     payload = payload_of(schedule.collective, dtype, _recipe(recipe, wire, accumulate), op)
     refuse_in_switch(schedule, system, payload)
+    schedule = requantised(schedule, payload.recipe)
     lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
     memory = None
     if data is not None:
@@ -239,15 +257,17 @@ def emulate(
             schedule.collective,
             schedule.ranks,
             count,
-            wire_bits(payload),
+            payload.wire_bits,
             system,
             switch_adds=switch_adds(system, payload),
         ),
         header=header_of(schedule, system, payload, chosen, model, seed),
         lowered=lowered,
+        payload=payload,
         memory_bytes=memory_bytes,
         memory_utilisation=memory_s * 1e15 / timing.time if timing.time else 0.0,
         waiting=waiting_of(lowered, timing, system, spoken) if timeline else None,
+        saturated=int(memory.plane.saturated.sum()) if memory else None,
     )
 
 
@@ -264,15 +284,6 @@ def find_protocol(system: System, protocol: str) -> str:
     if protocol not in tuple(system.protocols):
         raise ValueError(f"{system.name} has no protocol {protocol!r}; choose auto, {', '.join(system.protocols)}")
     return protocol
-
-
-def wire_bits(payload: Payload) -> Fraction:
-    """Bits of an element on the wire, the scales of full blocks included."""
-    from collemu.number_formats import find_format
-
-    if not payload.quantised:
-        return Fraction(8 * payload.dtype.item_bytes)
-    return Fraction(find_format(payload.recipe.wire).bits_per_element)
 
 
 def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str:
@@ -310,9 +321,9 @@ def header_of(
         "channels": schedule.channels,
         "dtype": payload.dtype.name,
         "op": payload.operator,
-        "wire": payload.recipe.wire,
-        "accumulate": payload.recipe.accumulate,
-        "round_own": payload.recipe.round_own,
+        "recipe": payload.recipe.name,
+        "runs_in": payload.runs_in.name,
+        **{name: value for name, value in vars(payload.recipe).items() if name not in ("name", "dtype")},
         "seed": seed,
         "estimates": list(system.estimates()),
     }
@@ -333,11 +344,8 @@ def input_elements(schedule: Schedule, count: int) -> int:
 
 def _recipe(recipe: Recipe | None, wire: str | None, accumulate: str | None) -> Recipe:
     chosen = recipe or Recipe()
-    return Recipe(
-        wire=chosen.wire if wire is None else wire,
-        accumulate=chosen.accumulate if accumulate is None else accumulate,
-        round_own=chosen.round_own,
-    )
+    changes = {name: value for name, value in (("wire", wire), ("accumulate", accumulate)) if value is not None}
+    return replace(chosen, **changes)
 
 
 def _rows(data: Any, schedule: Schedule, count: int, payload: Payload) -> NDArray[Any]:

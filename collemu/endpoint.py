@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from collemu.catalogue import Protocol, System
 from collemu.in_switch import by_member, in_switch_of
 from collemu.lower import NONE, Lowered
-from collemu.schedule import KIND_NAMES, READS_DST, READS_SRC, RECEIVES, WRITES_DST
+from collemu.schedule import READS_DST, READS_SRC, RECEIVES, REDUCES, WRITES_DST
 
 Int64 = NDArray[np.int64]
 
 CLOCK_LIMIT_FS = 4 * 10**18  # a little over an hour; whatever starts before still ends within int64
 TOO_LONG = f"the run is longer than the clock of {CLOCK_LIMIT_FS / 1e15:.0f} s; use smaller sizes or faster links"
-REDUCES = np.array(["reduce" in name for name in KIND_NAMES])
 
 
 def work_of(lowered: Lowered, system: System, protocol: Protocol) -> Int64:
@@ -46,44 +45,63 @@ def _duration(nbytes: Int64, rate: Fraction) -> Int64:
     return whole * rate.numerator - (-rest * rate.numerator // rate.denominator)
 
 
-def conversions_of(lowered: Lowered) -> tuple[Int64, Int64]:
-    """Elements that each operation encodes into the wire format, and decodes from it."""
+def conversions_of(lowered: Lowered, known: NDArray[np.uint8] | None = None) -> tuple[Int64, Int64]:
+    """Elements that each operation encodes into the wire format, and decodes from it.
+
+    Parameters
+    ----------
+    lowered : Lowered
+    known : uint8 [cell], optional
+        1 where a chunk remembers its wire image from the beginning; none does.
+    """
     ops = lowered.schedule.ops
     encoded = np.zeros(len(ops), np.int64)
     if lowered.wire is None:
         return encoded, encoded
-    schedule, pieces = lowered.schedule, lowered.pieces
-    bases, cells = schedule.cell_bases()
-    rank = lowered.rank[pieces.operation]
-    source, target = (
-        bases[rank, np.minimum(ops[f"{side}_buffer"][pieces.operation], kinds.SCRATCH)] + chunk
-        for side, chunk in (("src", pieces.source_chunk), ("dst", pieces.target_chunk))
-    )
+    pieces = lowered.pieces
+    source, target = cells_of(lowered)
     count_encoded(
-        _order_of(lowered),
+        order_of(lowered),
         np.ascontiguousarray(ops["kind"]),
         np.ascontiguousarray(ops["publish"]),
         pieces.first,
         pieces.elements,
         source,
         target,
-        np.zeros(cells, np.uint8),
+        np.zeros(lowered.schedule.cell_bases()[1], np.uint8) if known is None else known.copy(),
         encoded,
     )
     return encoded, np.where(RECEIVES[ops["kind"]], lowered.elements, 0)
 
 
-def _order_of(lowered: Lowered) -> NDArray[np.int32]:
+def cells_of(lowered: Lowered) -> tuple[Int64, Int64]:
+    """Cells, as `Schedule.cell_bases` numbers chunks, that each piece reads and writes, or would."""
+    ops, pieces = lowered.schedule.ops, lowered.pieces
+    bases, _ = lowered.schedule.cell_bases()
+    rank = lowered.rank[pieces.operation]
+    source, target = (
+        bases[rank, np.minimum(ops[f"{side}_buffer"][pieces.operation], kinds.SCRATCH)] + chunk
+        for side, chunk in (("src", pieces.source_chunk), ("dst", pieces.target_chunk))
+    )
+    return source, target
+
+
+def sender_of(lowered: Lowered) -> NDArray[np.int32]:
+    """The operation whose message each operation receives, or NONE."""
+    received = lowered.received
+    sender = np.append(lowered.messages.sender, np.int32(NONE))[received]  # the last of them where nothing is received
+    return np.where(received == NONE, np.int32(NONE), sender).astype(np.int32)
+
+
+def order_of(lowered: Lowered) -> NDArray[np.int32]:
     """Operations in an order in which they can run, of which any will do: those that never run are left out."""
-    threads, received = lowered.schedule.threads, lowered.received
-    count = len(received)
-    arrival = np.where(received == NONE, np.int32(NONE), np.append(lowered.messages.sender, np.int32(NONE))[received])
+    threads, count = lowered.schedule.threads, len(lowered.received)
     order, position = np.empty(count, np.int32), np.full(count, NONE, np.int32)
     can_run = symbolic.execution_order(
         threads["first"].astype(np.int64),
         threads["length"].astype(np.int32),
         np.ascontiguousarray(lowered.schedule.ops["dep"]),
-        arrival.astype(np.int32),
+        sender_of(lowered),
         np.full(count, NONE, np.int32),
         order,
         position,

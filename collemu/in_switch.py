@@ -13,7 +13,7 @@ from collemu.lower import Lowered
 from collemu.schedule import IN_SWITCH, Schedule, ScheduleError
 
 if TYPE_CHECKING:
-    from collemu.memory import Payload
+    from collemu.payload import Payload
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

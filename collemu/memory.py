@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 from collemu_kernels import kinds
-from collemu_kernels.dataplane import DataPlane
+from collemu_kernels.dataplane import (
+    DataPlane,
+    publish_inputs,  # pyright: ignore[reportUnknownVariableType]
+)
 from collemu_kernels.images import image_bytes
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from collemu.collectives import REDUCTIONS
-from collemu.dtypes import INTEGER, Dtype, find_dtype, to_storage, to_values
+from collemu.dtypes import INTEGER, to_storage, to_values
 from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
-from collemu.number_formats import ELEMENT_FORMATS
-from collemu.recipe import ACCUMULATE, Recipe
+from collemu.payload import OPERATORS, Payload
+from collemu.recipe import ACCUMULATE
 from collemu.schedule import Schedule
 
-OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
 ALIGNMENT = 64
 
 _NO_INT64 = np.zeros(0, np.int64)
@@ -40,6 +42,8 @@ def no_data() -> DataPlane:
         item_bytes=0,
         operator=0,
         accumulate=0,
+        scale_mode=0,
+        saturate=True,
         kind=_NO_BYTES,
         publish=_NO_BYTES,
         piece_first=_NO_INT64,
@@ -60,75 +64,8 @@ def no_data() -> DataPlane:
         images=_NO_BYTES,
         values=_NO_FLOATS,
         addend=_NO_FLOATS,
+        saturated=_NO_INT64,
     )
-
-
-@dataclass(frozen=True)
-class Payload:
-    """What a collective carries: the dtype that is added, what travels, and the operator.
-
-    Attributes
-    ----------
-    dtype : Dtype
-        Of inputs and outputs.
-    recipe : Recipe
-    operator : str
-        sum, prod, min, max or avg.
-    wire : int or None
-        Format id of what travels; None: the dtype itself.
-    """
-
-    dtype: Dtype
-    recipe: Recipe
-    operator: str
-    wire: int | None
-
-    @property
-    def quantised(self) -> bool:
-        """Whether a wire format travels, and not the dtype itself."""
-        return self.wire is not None
-
-    @property
-    def held(self) -> Dtype:
-        """What memory holds while the collective runs: float32 between quantised messages, else the dtype."""
-        return find_dtype("float32") if self.quantised else self.dtype
-
-    @property
-    def scales_first(self) -> bool:
-        """Whether an average divides the contributions, as an unscaled sum could overflow, rather than the sum."""
-        unscaled = self.recipe.wire in ELEMENT_FORMATS or self.recipe.accumulate != "float32"
-        return self.operator == "avg" and (self.dtype.overflows_early or unscaled)
-
-
-def payload_of(collective: str, dtype: DTypeLike, recipe: Recipe, op: str) -> Payload:
-    """Check that dtype, wire format and operator go together.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name or a pair that does not go together; the text says what does.
-    """
-    from collemu.number_formats import find_format
-
-    element = find_dtype(dtype)
-    if op not in tuple(OPERATORS):
-        raise ValueError(f"no operation {op!r}; choose {', '.join(OPERATORS)}")
-    if recipe.accumulate != "float32" and (element.kind != "floating" or element.name == "float64"):
-        raise ValueError(
-            f"accumulate={recipe.accumulate!r} is for floats of at most 32 bits; {element.name} is added in itself"
-        )
-    if recipe.wire == "none":
-        return Payload(element, recipe, op, None)
-    wire = find_format(recipe.wire)
-    if element.kind != "floating":
-        raise ValueError(f"wire {recipe.wire} carries floats, not {element.name}; use a float dtype, or wire none")
-    if element.name == "float64":
-        raise ValueError(
-            f"wire {recipe.wire} is rounded from float32; use dtype float32 for it, or wire none for float64"
-        )
-    if wire.name == "float8_e8m0fnu":
-        raise ValueError("wire float8_e8m0fnu has neither zero nor sign: it is for scales; choose another wire format")
-    return Payload(element, recipe, op, wire.format_id)
 
 
 @dataclass(frozen=True)
@@ -151,11 +88,13 @@ class Memory:
 
     def write_input(self, rank: int, storage: NDArray[Any]) -> None:
         """Put a rank's contribution, given as bytes of the dtype, into its input buffer."""
-        held = to_values(storage, self.payload.dtype) if self.payload.quantised else storage
+        held = self._held(storage)
         if self.payload.scales_first and self.lowered.schedule.collective in REDUCTIONS:
             held = self._divided(held)
         buffer = self._buffer(rank, kinds.INPUT)
         buffer[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
+        if self.payload.recipe.round_input:
+            self._publish_input(rank)
 
     def read_output(self, rank: int) -> NDArray[Any]:
         """A rank's output buffer as an array of the dtype's storage, one dimension."""
@@ -163,7 +102,7 @@ class Memory:
         averages = self.payload.operator == "avg" and self.lowered.schedule.collective in REDUCTIONS
         if averages and not self.payload.scales_first:
             held = self._divided(held)
-        return to_storage(held, self.payload.dtype)
+        return self._given(held)
 
     def read_outputs(self) -> NDArray[Any]:
         """The outputs of all ranks that are here, a row each, as bytes of the dtype's storage."""
@@ -178,6 +117,32 @@ class Memory:
         size = int(schedule.chunk_starts(buffer, self.lowered.count)[-1]) * self.payload.held.item_bytes
         start = int(self.offsets[rank, buffer])
         return self.plane.memory[start : start + size]
+
+    def _held(self, storage: NDArray[Any]) -> NDArray[Any]:
+        """Bytes of the dtype as memory holds them."""
+        payload = self.payload
+        if payload.runs_in != payload.dtype:
+            storage = to_storage(to_values(storage, payload.dtype), payload.runs_in)
+        return to_values(storage, payload.runs_in) if payload.quantised else storage
+
+    def _given(self, held: NDArray[Any]) -> NDArray[Any]:
+        """What memory holds as bytes of the dtype."""
+        payload = self.payload
+        recoded = payload.held.is_codes and payload.held != payload.dtype
+        return to_storage(to_values(held, payload.held) if recoded else held, payload.dtype)
+
+    def _publish_input(self, rank: int) -> None:
+        """Round a rank's contribution to the wire format, chunk by chunk, and remember what travels."""
+        schedule = self.lowered.schedule
+        starts = schedule.chunk_starts(kinds.INPUT, self.lowered.count)
+        bases, _ = schedule.cell_bases()
+        whole = np.flatnonzero(np.diff(starts))
+        publish_inputs(
+            self.plane,
+            self.offsets[rank, kinds.INPUT] + starts[whole] * self.payload.held.item_bytes,
+            np.diff(starts)[whole],
+            (bases[rank, kinds.INPUT] + whole).astype(np.int32),
+        )
 
     def _divided(self, held: NDArray[Any]) -> NDArray[Any]:
         """The array divided by the number of ranks; integers truncate toward zero."""
@@ -227,7 +192,9 @@ def build_memory(
         target_cell = (cell_bases[rank, ops["dst_buffer"][pieces.operation]] + pieces.target_chunk).astype(np.int32)
         source_cell[pieces.source < 0] = -1
         target_cell[pieces.target < 0] = -1
-        image_at, image_total = _image_places(lowered, payload.wire, np.isin(rank, present), target_cell, cells)
+        image_at, image_total = _image_places(
+            lowered, payload.wire, payload.recipe.round_input, present, np.isin(rank, present), target_cell, cells
+        )
     largest = int(pieces.elements.max(initial=0))
     in_place = held.kind == INTEGER or held.name in ("float32", "float64")
     works = payload.quantised or payload.recipe.accumulate != "float32" or not in_place
@@ -247,6 +214,8 @@ def build_memory(
         item_bytes=held.item_bytes,
         operator=OPERATORS[payload.operator],
         accumulate=ACCUMULATE[payload.recipe.accumulate],
+        scale_mode=payload.scale_mode,
+        saturate=payload.saturates,
         kind=np.concatenate((ops["kind"], beginnings)),
         publish=np.ascontiguousarray(ops["publish"]),
         piece_first=pieces.first,
@@ -267,6 +236,7 @@ def build_memory(
         images=np.empty(image_total, np.uint8),
         values=np.empty(largest if works else 0, np.float32),
         addend=np.empty(largest if works else 0, np.float32),
+        saturated=np.zeros(len(ops) + 1, np.int64),
     )
     return Memory(plane=plane, lowered=lowered, payload=payload, ranks=present, offsets=offsets)
 
@@ -335,10 +305,22 @@ def _switch_places(
 
 
 def _image_places(
-    lowered: Lowered, wire: int, here: NDArray[np.bool_], target_cell: NDArray[np.int32], cells: int
+    lowered: Lowered,
+    wire: int,
+    round_input: bool,
+    ranks: tuple[int, ...],
+    here: NDArray[np.bool_],
+    target_cell: NDArray[np.int32],
+    cells: int,
 ) -> tuple[NDArray[np.int64], int]:
     """Room for the wire image of every chunk that is written: as large as the largest that is written there."""
     elements = np.zeros(cells, np.int64)
+    if round_input:
+        given = np.diff(lowered.schedule.chunk_starts(kinds.INPUT, lowered.count))
+        bases, _ = lowered.schedule.cell_bases()
+        elements[(bases[list(ranks), kinds.INPUT][:, None] + np.arange(len(given))).reshape(-1)] = np.tile(
+            given, len(ranks)
+        )
     written = here & (target_cell >= 0)
     np.maximum.at(elements, target_cell[written], lowered.pieces.elements[written])
     sizes, which = np.unique(elements, return_inverse=True)

@@ -96,11 +96,41 @@ class BlockFormat:
         return self.element.bits_per_element + share
 
 
+@dataclass(frozen=True)
+class LaneFormat:
+    """Blocks of 64 numbers, of which the even and the odd ones share a float16 scale each: QuickReduce's wire.
+
+    Attributes
+    ----------
+    name : str
+    format_id : int
+        Its number in the kernels.
+    bits : int
+        Of a code.
+    element : str
+        Name of the element format, or ``integer``: offset by half its range.
+    source : str
+        Who defined the format.
+    """
+
+    name: str
+    format_id: int
+    bits: int
+    element: str
+    source: str
+
+    @property
+    def bits_per_element(self) -> Fraction:
+        """Bits that an element takes on the wire, its share of a lane's scale included."""
+        return self.bits + Fraction(16, 32)
+
+
 OCP_FP8 = "OCP 8-bit Floating Point Specification 1.0"
 OCP_MX = "OCP Microscaling Formats 1.0"
 FNUZ = "arXiv 2206.02915; AMD CDNA 3"
 NVIDIA = "NVIDIA TransformerEngine"
-INTEGER_BLOCKS = "symmetric: ZeRO++, arXiv 2306.10209; asymmetric: QuickReduce of vLLM"
+INTEGER_BLOCKS = "clipped: ZeRO++, arXiv 2306.10209; asymmetric: QuickReduce of vLLM"
+QUICKREDUCE = "QuickReduce: csrc/quickreduce of vLLM"
 WHOLE_ROW = ids.WHOLE_ROW
 
 
@@ -233,7 +263,8 @@ def _block(name: str, format_id: int, source: str) -> BlockFormat:
     if row[ids.BLOCK_SCALE] == ids.TWO_LEVEL_SCALE:
         scale, scale_modes = by_id[ids.FLOAT8_E4M3FN], ("two_level", "torchao")
     elif row[ids.BLOCK_SCALE] == ids.FLOAT32_SCALE:
-        scale, scale_modes = FLOAT32, ("amax", "asymmetric" if element.exponent_bits == 0 else "pow2")
+        integers = element.exponent_bits == 0
+        scale, scale_modes = FLOAT32, ("amax", *(("asymmetric", "clipped") if integers else ("pow2", "margin")))
     return BlockFormat(
         name,
         format_id,
@@ -260,17 +291,40 @@ BLOCK_FORMATS = {
         _block("fp8_row", ids.FP8_ROW, NVIDIA),
         _block("int8_block32", ids.INT8_BLOCK32, INTEGER_BLOCKS),
         _block("int4_block32", ids.INT4_BLOCK32, INTEGER_BLOCKS),
+        _block("int4_block2048", ids.INT4_BLOCK2048, INTEGER_BLOCKS),
+    )
+}
+
+
+def _lane(name: str, format_id: int, element: str, source: str) -> LaneFormat:
+    bits = int(ids.LANE_PARAMETERS[format_id - ids.FIRST_LANE_FORMAT, ids.LANE_BITS])
+    return LaneFormat(name, format_id, bits, element, source)
+
+
+LANE_FORMATS = {
+    lane.name: lane
+    for lane in (
+        _lane("int8_lanes32", ids.INT8_LANES32, "integer", QUICKREDUCE),
+        _lane("int6_lanes32", ids.INT6_LANES32, "integer", QUICKREDUCE),
+        _lane("int4_lanes32", ids.INT4_LANES32, "integer", QUICKREDUCE),
+        _lane("fp8_lanes32", ids.FP8_LANES32, "float8_e4m3fnuz", "QuickReduce of AMD, for MI300X"),
+        _lane("fp4_lanes32", ids.FP4_LANES32, "float4_e2m1fn", "QuickReduce of AMD, for MI355X"),
     )
 }
 
 
 def formats() -> tuple[str, ...]:
-    """Names of the element formats and of the block formats."""
+    """Names of the element formats and of the block formats; `wire_formats` are more."""
     return (*ELEMENT_FORMATS, *BLOCK_FORMATS)
 
 
+def wire_formats() -> tuple[str, ...]:
+    """Names of all formats that can travel: those of `formats`, and lane formats, which are for the wire alone."""
+    return (*formats(), *LANE_FORMATS)
+
+
 def find_format(name: str) -> ElementFormat | BlockFormat:
-    """The format of a name.
+    """The format of a name of `formats`.
 
     Raises
     ------
@@ -282,6 +336,15 @@ def find_format(name: str) -> ElementFormat | BlockFormat:
     if _is_in(name, BLOCK_FORMATS):
         return BLOCK_FORMATS[name]
     raise ValueError(f"no format {name!r}; choose {', '.join(formats())}")
+
+
+def find_wire_format(name: str) -> ElementFormat | BlockFormat | LaneFormat:
+    """The format of a name of `wire_formats`; ValueError as `find_format`."""
+    if _is_in(name, LANE_FORMATS):
+        return LANE_FORMATS[name]
+    if name not in wire_formats():
+        raise ValueError(f"no format {name!r}; choose {', '.join(wire_formats())}")
+    return find_format(name)
 
 
 def find_element_format(name: str) -> ElementFormat:
@@ -297,6 +360,7 @@ def find_block_format(name: str) -> BlockFormat:
     if _is_in(name, BLOCK_FORMATS):
         return BLOCK_FORMATS[name]
     hint = f" ({name} is an element format: use encode)" if _is_in(name, ELEMENT_FORMATS) else ""
+    hint = f" ({name} is a lane format, for the wire of a collective alone)" if _is_in(name, LANE_FORMATS) else hint
     raise ValueError(f"no block format {name!r}{hint}; choose {', '.join(BLOCK_FORMATS)}")
 
 

@@ -65,7 +65,9 @@ SCALE_MODES = {
     "torchao": ids.TORCHAO,
     "amax": ids.AMAX,
     "pow2": ids.POW2,
+    "margin": ids.MARGIN,
     "asymmetric": ids.ASYMMETRIC,
+    "clipped": ids.CLIPPED,
 }
 NAN_RULES = ("propagate", "raise", "zero")
 
@@ -218,8 +220,10 @@ def quantize(
         How a block's scale follows from its largest magnitude, amax. MX: floor (default; OCP MX 1.0 section 6.3),
         ceil, even, rceil, trn3 (floor + 1). nvfp4: two_level (default; TransformerEngine), torchao. fp8_*: amax
         (default; elements are x * (448 / amax), the reciprocal of which is the scale), pow2 (that factor rounded down
-        to a power of two). int*: amax (default; amax / 127, or / 7), asymmetric (QuickReduce's: the number of largest
-        magnitude, a negative one if both signs have it, over -128, or -8, so that it becomes the most negative code).
+        to a power of two), margin (DeepEP's: as amax, but of an amax of at least 1e-4, and amax * (1 / 448) is the
+        scale). int*: amax (default; amax / 127, or / 7), asymmetric (QuickReduce's: the number of largest magnitude, a
+        negative one if both signs have it, over -128, or -8, so that it becomes the most negative code), clipped
+        (ZeRO++'s: amax / 128, or / 8; a positive number of largest magnitude is clipped to 127 / 128, or 7 / 8, of it).
     rounding, seed
         Of the elements, as in `encode`.
     saturate : bool
@@ -252,7 +256,7 @@ def quantize(
     formats are defined by float32 arithmetic; other inputs are rounded to float32 first.
 
     Integers are two's complement without their most negative code (which decodes all the same, and which asymmetric
-    scales use), and have no -0.
+    and clipped scales use), and have no -0.
     fp8_row scales each row as a whole: give it rows for scales a token, and a flat array for one scale a tensor.
     The scales of an all-zero tensor are NaN under torchao, as torchao 0.18 makes them.
     """

@@ -91,7 +91,7 @@ def quantization_report(x: ArrayLike, format: str, **options: Any) -> Quantizati
         relative = error[numbers != 0] / np.abs(numbers[numbers != 0])
         noise, signal = float(np.square(error).sum()), float(np.square(numbers).sum())
         scaled, steps = exact * np.sign(spread_scales), np.abs(spread_scales)
-        lowest, highest = _saturation(element, asymmetric=options.get("scale_mode") == "asymmetric")
+        lowest, highest = _saturation(element, all_codes=options.get("scale_mode") in ("asymmetric", "clipped"))
         beyond = (scaled > steps * highest) | (scaled < steps * lowest)
         has_scale = np.isfinite(scales) & (scales != 0)
         exponents, counts = np.unique(np.frexp(np.abs(scales[has_scale]))[1] - 1, return_counts=True)
@@ -110,11 +110,11 @@ def quantization_report(x: ArrayLike, format: str, **options: Any) -> Quantizati
     )
 
 
-def _saturation(element: ElementFormat, *, asymmetric: bool) -> tuple[float, float]:
+def _saturation(element: ElementFormat, *, all_codes: bool) -> tuple[float, float]:
     """Where rounding to nearest would go beyond the least and the largest number, had the format more numbers."""
     if element.exponent_bits == 0:
         step = element.min_subnormal
-        least = -element.max - step if asymmetric else element.min
+        least = -element.max - step if all_codes else element.min
         return least - step / 2, element.max + step / 2
     last_step = 2.0 ** (np.frexp(element.max)[1] - 1 - element.mantissa_bits)
     return element.min - last_step / 2, element.max + last_step / 2

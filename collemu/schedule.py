@@ -111,6 +111,9 @@ SENDS = _kind_table(kinds.SEND, kinds.RECV_COPY_SEND, kinds.RECV_REDUCE_SEND, ki
 #: members, `multimem_store` writes to the destination chunks of all.
 IN_SWITCH = _kind_table(kinds.MULTIMEM_REDUCE, kinds.MULTIMEM_STORE)
 
+#: Kinds that add.
+REDUCES = _kind_table(*(number for number, name in enumerate(KIND_NAMES) if "reduce" in name))
+
 #: Operations that a built schedule may have. Writing one out takes nearly 200 bytes each for a moment: 12 GB in all.
 MOST_OPERATIONS = 2**26
 

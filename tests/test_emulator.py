@@ -377,7 +377,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(system, change, names):
         ({"schedule": "ring"}, "schedule is 'ring', no Schedule; build_schedule makes one"),
         ({"system": "trainium4_nvl72"}, "system is 'trainium4_nvl72', no System; load_system makes one"),
         ({"wire": 8}, "wire is 8, no str; give the name of a format"),
-        ({"recipe": "mxfp4"}, "recipe is 'mxfp4', no Recipe; make one"),
+        ({"recipe": 4}, "recipe is 4, no Recipe; make one"),
     ],
 )
 def test_objects_of_other_classes_are_refused_in_one_line(system, change, text):

@@ -8,7 +8,8 @@ from collemu_kernels import kinds
 
 import collemu as ce
 from collemu.lower import lower
-from collemu.memory import build_memory, payload_of, replicas_identical
+from collemu.memory import build_memory, replicas_identical
+from collemu.payload import payload_of
 from collemu.schedule import ScheduleError, build_schedule
 from tests.built_in import BUILT_IN, COLLECTIVES, anywhere
 from tests.oracles.hard_numbers import hard_numbers, same_bits

@@ -193,7 +193,7 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
             count=point.count,
             dtype=point.dtype,
             op=point.op,
-            wire=point.wire,
+            recipe=point.recipe,
             protocol=point.protocol,
             fidelity=point.fidelity,
             not_finite=arguments.not_finite,
@@ -215,7 +215,8 @@ def _points(arguments: argparse.Namespace, ranks: int, fit: Fit) -> list[options
     given |= {"minbytes": smallest, "maxbytes": given["maxbytes"] or smallest}
     floats = given | {"datatype": given["datatype"] or "float32"}
     points = _resolved(floats, ranks, None if sized else (*SMALL_COUNTS, LARGE_COUNT), fit)
-    if given["datatype"] is None and {"none", "all"} & set(given["wire"].split(",")):
+    wires = [] if given["recipe"] else (given["wire"] or "none").split(",")
+    if given["datatype"] is None and {"none", "all"} & set(wires):
         integers = given | {"datatype": "int32,int64", "wire": "none"}
         points += _resolved(integers, ranks, None if sized else SMALL_COUNTS, fit)
     order = list(dict.fromkeys((point.system, _lane(point)) for point in points))

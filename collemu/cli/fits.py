@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.cli.options import Point
+    from collemu.payload import Payload
     from collemu.tensors import Tensor
 
 
@@ -26,8 +27,9 @@ class Fit:
         self._faults: dict[str, str] = {}
         self._refusals: dict[str, None] = {}
 
-    def __call__(self, dtype: str, wire: str) -> None:
-        """Raise ValueError, with the reason, if they do not fit."""
+    def __call__(self, dtype: str, payload: "Payload") -> None:
+        """Raise ValueError, with the reason, if a dtype, or what its values are rounded to, does not fit."""
+        wire = payload.wire_format.name if payload.wire_format else payload.held.name
         for name, fault in ((dtype, self._of_dtype(dtype)), (wire, self._of_format(wire))):
             if fault:
                 self._faults[name] = fault
@@ -38,16 +40,13 @@ class Fit:
         from collemu.builders import IN_SWITCH
         from collemu.cli.points import build
         from collemu.in_switch import refuse_in_switch
-        from collemu.memory import payload_of
-        from collemu.recipe import Recipe
+        from collemu.payload import payload_of
 
         if point.algorithm not in IN_SWITCH:
             return None
         schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
         try:
-            refuse_in_switch(
-                schedule, system, payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)
-            )
+            refuse_in_switch(schedule, system, payload_of(point.collective, point.dtype, point.recipe, point.op))
         except ValueError as error:
             self._refusals[str(error)] = None
             return str(error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from collemu.cli.table import lines_of
 
 if TYPE_CHECKING:
-    from collemu.number_formats import BlockFormat, ElementFormat
+    from collemu.number_formats import BlockFormat, ElementFormat, LaneFormat
 
 LARGEST_TABLE = 8  # bits of a format whose codes are listed
 
@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the formats or one of them."""
-    from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, ElementFormat, find_format
+    from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, LANE_FORMATS, find_wire_format
 
     if arguments.format is None:
         elements = [_element_row(each) for each in ELEMENT_FORMATS.values()]
@@ -30,10 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(lines_of(("element format", *_ELEMENT_HEADING), elements, "<>>>>>>")))
         print()
         print("\n".join(lines_of(("block format", *_BLOCK_HEADING), blocks, "<<<>>")))
+        print()
+        lanes = [(each.name, each.element, f"{float(each.bits_per_element):g}") for each in LANE_FORMATS.values()]
+        print("\n".join(lines_of(("lane format (wire alone)", "elements", "bits an element"), lanes, "<<>")))
         return 0
-    chosen = find_format(arguments.format)
-    lines = _element_lines(chosen) if isinstance(chosen, ElementFormat) else _block_lines(chosen)
-    print("\n".join(lines))
+    print("\n".join(_lines(find_wire_format(arguments.format))))
     return 0
 
 
@@ -64,6 +65,24 @@ def _block_size(block: "BlockFormat") -> str:
     from collemu.number_formats import WHOLE_ROW
 
     return "a row" if block.block == WHOLE_ROW else str(block.block)
+
+
+def _lines(chosen: "ElementFormat | BlockFormat | LaneFormat") -> list[str]:
+    from collemu.number_formats import BlockFormat, ElementFormat
+
+    if isinstance(chosen, ElementFormat):
+        return _element_lines(chosen)
+    if isinstance(chosen, BlockFormat):
+        return _block_lines(chosen)
+    codes = "offset by half their range" if chosen.element == "integer" else f"collemu formats {chosen.element}"
+    return [
+        f"{chosen.name}: {chosen.source}",
+        "blocks of 64 elements; the even ones share a float16 scale, and the odd ones another",
+        f"on the wire: {float(chosen.bits_per_element):g} bits an element; codes, then scales, no padding",
+        "NaN policy: a NaN or an infinity makes its whole lane NaN",
+        f"codes: {chosen.bits} bits, {codes}",
+        "all arithmetic is float16's; for the wire of collectives alone",
+    ]
 
 
 def _element_lines(element: "ElementFormat") -> list[str]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collemu.cli.files import is_file, load_for, refuse_other_ranks
+from collemu.cli.numbers import add_recipe_flags, algorithm_of, numbers
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.cli.fits import Fit
+    from collemu.recipe import Recipe
     from collemu.schedule import Schedule
 
 AUTO = "auto"
@@ -34,9 +36,10 @@ class Point:
     ----------
     system : str
         Name in the catalogue, or path of a TOML file.
-    collective, algorithm, dtype, op, wire : str
+    collective, algorithm, dtype, op : str
         ``algorithm`` may be ``auto`` where the command allows it, or the path of a file. ``op`` is ``sum`` where
         nothing is reduced.
+    recipe : Recipe
     ranks, root : int
     size : int
         Bytes that were asked for.
@@ -53,7 +56,7 @@ class Point:
     ranks: int
     dtype: str
     op: str
-    wire: str
+    recipe: "Recipe"
     root: int
     size: int
     count: int
@@ -64,7 +67,17 @@ class Point:
 
     def __str__(self) -> str:
         """What errors and progress call it."""
-        return f"{self.collective} {self.algorithm} {self.ranks} ranks {self.dtype} wire {self.wire} {self.size} B"
+        return f"{self.collective} {self.algorithm} {self.ranks} ranks {self.dtype} {self.label} {self.size} B"
+
+    @property
+    def wire(self) -> str:
+        """Name of what travels."""
+        return self.recipe.wire
+
+    @property
+    def label(self) -> str:
+        """The recipe in a few words."""
+        return self.recipe.name or f"wire {self.wire}"
 
     @property
     def reduces(self) -> bool:
@@ -117,7 +130,7 @@ def add_collective_flags(
         metavar="A",
         help=f"see collemu algorithms; or MSCCL XML: FILE.xml (default {algorithm})",
     )
-    what.add_argument("--wire", default="none", metavar="F", help="formats on the wire; none: the dtype (default none)")
+    add_recipe_flags(what)
     what.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {ranks})")
     what.add_argument(
         "--system",
@@ -161,8 +174,8 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     from collemu import load_system, systems
     from collemu.dtypes import DTYPES, find_dtype
     from collemu.emulator import FIDELITIES, find_protocol
-    from collemu.memory import OPERATORS
     from collemu.model.bandwidth import count_for_size
+    from collemu.payload import OPERATORS
 
     known = collectives()
     chosen = names(arguments.collective, known, "collective")
@@ -177,12 +190,12 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     whole(arguments.warmup_iters, "-w", least=0)
     if arguments.fidelity not in FIDELITIES:
         raise ValueError(f"no fidelity {arguments.fidelity!r}; choose {', '.join(FIDELITIES)}")
-    dtypes = [find_dtype(name).name for name in _listed(arguments.datatype, tuple(DTYPES))]
-    numbers = _numbers(dtypes, arguments, tuple(OPERATORS), fits)
+    dtypes = [find_dtype(name).name for name in listed(arguments.datatype, tuple(DTYPES))]
+    triples = numbers(dtypes, arguments, tuple(OPERATORS), fits)
     runs = pairs(chosen, arguments.algorithm)
 
     points: list[Point] = []
-    for system_name in _listed(arguments.system, systems()):
+    for system_name in listed(arguments.system, systems()):
         system = load_system(system_name)
         protocol = find_protocol(system, arguments.protocol)
         rank_counts = [ranks or system.chips]
@@ -204,9 +217,12 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                 cases += [(collective, algorithm, each, root) for each in rank_counts]
         for collective, algorithm, count_of_ranks, root_of_case in cases:
             reduces = collective in REDUCTIONS
-            seen: set[tuple[str, str, str]] = set()
-            for dtype, wire, op in numbers:
-                key = (dtype, wire, op if reduces else "sum")
+            seen: set[tuple[str, Recipe, str]] = set()
+            for dtype, recipe, op in triples:
+                own = algorithm_of(recipe, collective, algorithm, arguments)
+                if own is None:
+                    continue
+                key = (dtype, recipe, op if reduces else "sum")
                 if key in seen:
                     continue
                 seen.add(key)
@@ -215,11 +231,11 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                     Point(
                         system=system_name,
                         collective=collective,
-                        algorithm=algorithm,
+                        algorithm=own,
                         ranks=count_of_ranks,
                         dtype=dtype,
                         op=key[2],
-                        wire=wire,
+                        recipe=recipe,
                         root=root_of_case,
                         size=size,
                         count=count_for_size(collective, count_of_ranks, size, item_bytes),
@@ -241,12 +257,14 @@ def _able(points: list[Point], arguments: argparse.Namespace, fits: "Fit") -> li
     refusals = [fits.refusal(point, loaded[point.system]) for point in points]
     able = [point for point, refusal in zip(points, refusals, strict=True) if refusal is None]
     given = {"dtype": "datatype"}
-    for field in ("system", "collective", "algorithm", "ranks", "dtype", "wire", "op"):
+    for field in ("system", "collective", "algorithm", "ranks", "dtype", "wire", "recipe", "op"):
         text = getattr(arguments, given.get(field, field))
         if text is None or "all" in text.split(","):
             continue  # nobody named them
         used = {getattr(point, field) for point in able}
         for point, refusal in zip(points, refusals, strict=True):
+            if field == "algorithm" and point.algorithm not in text.split(","):
+                continue  # the recipe's
             if refusal is not None and getattr(point, field) not in used:
                 raise ValueError(f"{point}: {refusal}")
     return able
@@ -281,13 +299,13 @@ def names(text: str, known: Sequence[str], what: str) -> list[str]:
     ValueError
         For an unknown one; the text lists the known.
     """
-    listed = _listed(text, known)
-    for name in listed:
+    given = listed(text, known)
+    for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             guess = f": did you mean {near[0]}? There are" if near else "; choose"
             raise ValueError(f"no {what} {name!r}{guess} {', '.join(known)}")
-    return listed
+    return given
 
 
 def lanes(arguments: argparse.Namespace) -> tuple[int, int | None]:
@@ -327,7 +345,7 @@ def whole(text: str, flag: str, *, least: int, most: int | None = None) -> int:
     return number
 
 
-def _listed(text: str, known: Iterable[str]) -> list[str]:
+def listed(text: str, known: Iterable[str]) -> list[str]:
     """Parts of a comma list, each once; ``all`` spelled out."""
     parts = [part.strip() for part in text.split(",")]
     if "" in parts:
@@ -341,9 +359,9 @@ def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
 
     runs: list[tuple[str, str]] = []
     used: set[str] = set()
-    listed = {collective: _listed(text, algorithms(collective)) for collective in chosen}
+    wanted = {collective: listed(text, algorithms(collective)) for collective in chosen}
     for collective in chosen:
-        for algorithm in listed[collective]:
+        for algorithm in wanted[collective]:
             if is_file(algorithm):
                 does = load_for(algorithm, chosen).collective == collective
             else:
@@ -351,42 +369,10 @@ def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
             if does:
                 runs.append((collective, algorithm))
                 used.add(algorithm)
-    for name in itertools.chain.from_iterable(listed.values()):
+    for name in itertools.chain.from_iterable(wanted.values()):
         if name not in used:
             raise ValueError(
                 f"no algorithm {name!r} for {', '.join(chosen)}; choose "
                 + ", ".join(dict.fromkeys(itertools.chain.from_iterable(algorithms(each) for each in chosen)))
             )
     return runs
-
-
-def _numbers(
-    dtypes: Sequence[str],
-    arguments: argparse.Namespace,
-    operators: Sequence[str],
-    fits: "Fit | None",
-) -> list[tuple[str, str, str]]:
-    """Triples of dtype, wire format and operator that go together."""
-    from collemu import formats
-    from collemu.memory import payload_of
-    from collemu.recipe import Recipe
-
-    wires = _listed(arguments.wire, ("none", *formats()))
-    operations = names(arguments.op, operators, "operation")
-    good: list[tuple[str, str, str]] = []
-    faults: list[tuple[str, str, ValueError]] = []
-    for dtype, wire, op in itertools.product(dtypes, wires, operations):
-        try:
-            payload_of("all_reduce", dtype, Recipe(wire=wire), op)
-            if fits:
-                fits(dtype, wire)
-        except ValueError as error:
-            faults.append((dtype, wire, error))
-        else:
-            good.append((dtype, wire, op))
-    from_all = {*(dtypes if arguments.datatype == "all" else ()), *(wires if arguments.wire == "all" else ())}
-    used = {name for dtype, wire, _ in good for name in (dtype, wire)} | from_all
-    for dtype, wire, error in faults:
-        if not good or dtype not in used or wire not in used:
-            raise error
-    return good

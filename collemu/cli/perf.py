@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.emulator import Result
     from collemu.ranks.crosscheck import Communicator
+    from collemu.recipe import Recipe
     from collemu.tensors import Tensor
 
 
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         agree(comm, lambda: _prepare(arguments, points, comm))
         table = sys.stdout if comm.rank == 0 and STDOUT not in (arguments.json, arguments.csv) else None
-        report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None))
+        recipes = list(dict.fromkeys(point.recipe for point in points))
+        report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None), recipes)
         try:
             for outcome in _outcomes(points, check, tensor, comm):
                 report.add(outcome)
@@ -185,7 +187,7 @@ class Outcome:
 class _Numbers(TypedDict):
     dtype: str
     op: str
-    wire: str
+    recipe: "Recipe"
     protocol: str
 
 
@@ -230,12 +232,12 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
         notes += filter(None, [beyond(tensor, point.dtype)])
     point = settled(point, system)
     schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
-    numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "wire": point.wire, "protocol": point.protocol}
+    numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "recipe": point.recipe, "protocol": point.protocol}
     outcome = None
     if check:
         outcome = check_outputs(schedule, system, count=point.count, full=check > 1, fidelity=point.fidelity, **numbers)
     if outcome and not outcome.exact:
-        notes.append(f"#wrong of {point.op} over wire {point.wire} allows the roundings of its formats")
+        notes.append(f"#wrong of {point.op} over {point.label} allows the roundings of its formats")
     if outcome and outcome.count != point.count:
         notes.append(
             "#wrong of large sizes is counted at a smaller count with the same remainder; -c 2 checks all of it"
@@ -278,6 +280,8 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
         protocol=result.header["protocol"],
         fidelity=result.header["fidelity"],
         wire=point.wire,
+        recipe=point.recipe.name,
+        accumulate=point.recipe.accumulate,
         wire_bytes=result.wire_bytes,
         bound_us=result.bounds.total_s * 1e6,
         bound=result.bounds.name,
@@ -296,16 +300,18 @@ def _errors(point: Point, data: Any, result: "Result") -> dict[str, Any]:
         "relative_error": relative if math.isfinite(relative) else None,
         "max_abs_error": largest if math.isfinite(largest) else None,
         "identical": result.replicas_identical,
+        "quantisations": result.quantisations.most,
+        "saturated": result.saturated,
     }
 
 
 class _Report:
     """Rows as they come: banner, a heading for each collective, and the footer."""
 
-    def __init__(self, file: TextIO | None, table: nccl_tests.Table) -> None:
+    def __init__(self, file: TextIO | None, table: nccl_tests.Table, recipes: "Sequence[Recipe]") -> None:
         self.rows: list[nccl_tests.Row] = []
         self.header: dict[str, Any] = {}
-        self._file, self._table = file, table
+        self._file, self._table, self._recipes = file, table, recipes
         self._section: tuple[str, str] | None = None
         self._notes: dict[str, None] = {}
 
@@ -317,7 +323,7 @@ class _Report:
         section = (row.system, row.collective)
         if section != self._section:
             if self._section is None or self._section[0] != row.system:
-                self._print(banner(outcome.header))
+                self._print(banner(outcome.header, self._recipes))
             self._print([nccl_tests.RUNNING + row.collective, *self._table.heading()])
             self._section = section
         self.rows.append(row)
@@ -352,21 +358,23 @@ def _longest(points: Sequence[Point]) -> dict[str, int]:
     return {
         "type": max(len(point.dtype) for point in points),
         "wire": max(len(point.wire) for point in points),
+        "recipe": max(len(point.recipe.name) for point in points),
         "algorithm": max(map(len, [*chosen, *(point.algorithm for point in points)])),
     }
 
 
 def header_of(header: dict[str, Any]) -> dict[str, Any]:
-    """What all rows depend on: versions, system, the rest of the recipe, estimated constants."""
-    of_a_row = ("collective", "algorithm", "ranks", "channels", "dtype", "op", "wire", "protocol", "fidelity")
-    return {name: value for name, value in header.items() if name not in of_a_row}
+    """What all rows depend on: versions, system, estimated constants."""
+    of_a_row = ("collective", "algorithm", "ranks", "channels", "dtype", "op", "protocol", "fidelity")
+    of_a_recipe = ("recipe", "runs_in", "wire", "accumulate", "round_own", "scale_mode", "requantise", "round_input")
+    return {name: value for name, value in header.items() if name not in (*of_a_row, *of_a_recipe)}
 
 
-def banner(header: dict[str, Any]) -> list[str]:
+def banner(header: dict[str, Any], recipes: "Sequence[Recipe]") -> list[str]:
     """Comment lines above the table."""
     return [
         f"# collemu {header['collemu']} python {header['python']} numpy {header['numpy']} numba {header['numba']}",
         f"# system {header['system']} fingerprint {header['system_fingerprint']}",
-        f"# recipe accumulate {header['accumulate']} round_own {str(header['round_own']).lower()}",
+        *(f"# recipe {recipe}" for recipe in recipes),
         f"# estimates: {len(header['estimates'])} constants, see collemu systems {header['system']}",
     ]

@@ -46,13 +46,21 @@ def settled(point: Point, system: "System") -> Point:
         count=point.count,
         dtype=point.dtype,
         op=point.op,
-        wire=point.wire,
+        recipe=point.recipe,
         root=point.root,
         channels=point.channels,
         chunks=point.chunks,
         protocol=point.protocol,
+        among=_of_recipe(point),
     )
     return replace(point, algorithm=name)
+
+
+def _of_recipe(point: Point) -> "tuple[str, ...] | None":
+    """The algorithms that a published recipe belongs to, if it is one, and has any for the collective."""
+    from collemu.published import find_published
+
+    return find_published(point.recipe.name).algorithms.get(point.collective) if point.recipe.name else None
 
 
 def refuse_oversized(points: Iterable[Point]) -> None:
@@ -65,8 +73,7 @@ def refuse_oversized(points: Iterable[Point]) -> None:
     """
     from collemu.fabric import MAX_PACKETS, routes_of
     from collemu.lower import lower
-    from collemu.memory import payload_of
-    from collemu.recipe import Recipe
+    from collemu.payload import payload_of
 
     for asked in points:
         if asked.fidelity != "packet":
@@ -78,7 +85,7 @@ def refuse_oversized(points: Iterable[Point]) -> None:
         try:
             point = settled(asked, system)
             schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
-            payload = payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)
+            payload = payload_of(point.collective, point.dtype, point.recipe, point.op)
             lowered = lower(schedule, point.count, item_bytes=payload.held.item_bytes, wire=payload.wire)
             routes_of(lowered.messages, system, system.protocols[point.protocol])
         except ValueError as error:

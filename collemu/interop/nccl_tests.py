@@ -31,7 +31,8 @@ class Row:
     time_us, algbw_gbps, busbw_gbps : float
     nwrong : int or None
         Elements that came out wrong in the check; None if it was off.
-    system, collective, algorithm, protocol, fidelity, wire : str
+    system, collective, algorithm, protocol, fidelity, wire, recipe, accumulate : str
+        ``recipe`` is the name of a published one, or empty.
     ranks : int
     wire_bytes : int
         Wire images that all ranks sent together: codes, scales and tensor scales, without lines and packet headers.
@@ -45,6 +46,10 @@ class Row:
         Of the user's tensors: relative Frobenius norm and largest difference from the exact result.
     identical : bool or None
         Whether all replicas hold the same bits; None where they need not, or without data.
+    quantisations : int or None
+        Most roundings to a narrower type that a number went through; None without data.
+    saturated : int or None
+        Numbers that were cut down to the largest of their format; None without data.
     """
 
     size: int
@@ -63,6 +68,8 @@ class Row:
     protocol: str
     fidelity: str
     wire: str
+    recipe: str
+    accumulate: str
     wire_bytes: int
     bound_us: float
     bound: str
@@ -70,6 +77,8 @@ class Row:
     relative_error: float | None = None
     max_abs_error: float | None = None
     identical: bool | None = None
+    quantisations: int | None = None
+    saturated: int | None = None
 
 
 #: Columns of the table: heading, unit, least width.
@@ -96,7 +105,10 @@ DATA_COLUMNS = (
     ("error", "(relative)", 10),
     ("max |error|", "", 11),
     ("replicas", "", 9),
+    ("roundings", "", 9),
+    ("saturated", "", 9),
 )
+RECIPE_COLUMN = ("recipe", "", 6)
 
 
 class Table:
@@ -112,7 +124,11 @@ class Table:
 
     def __init__(self, longest: Mapping[str, int], *, with_data: bool = False) -> None:
         self._with_data = with_data
+        self._with_recipes = longest.get("recipe", 0) > 0
         self._columns = COLUMNS + DATA_COLUMNS if with_data else COLUMNS
+        if self._with_recipes:
+            at = [title for title, _, _ in COLUMNS].index("wire")
+            self._columns = (*self._columns[:at], RECIPE_COLUMN, *self._columns[at:])
         self._widths = [max(width, longest.get(title, 0)) for title, _, width in self._columns]
 
     def heading(self) -> list[str]:
@@ -136,6 +152,7 @@ class Table:
             row.algorithm,
             row.protocol,
             row.fidelity,
+            *((row.recipe or "-",) if self._with_recipes else ()),
             row.wire,
             str(row.ranks),
             str(row.wire_bytes),
@@ -144,6 +161,7 @@ class Table:
         ]
         if self._with_data:
             cells += [number(row.relative_error), number(row.max_abs_error), replicas(row.identical)]
+            cells += ["-" if count is None else str(count) for count in (row.quantisations, row.saturated)]
         return self._line(cells)
 
     def _line(self, cells: Sequence[str]) -> str:

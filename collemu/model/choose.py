@@ -1,5 +1,6 @@
 """Which algorithm to take where the user leaves it open: by latency plus bandwidth, as NCCL's tuner decides."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +11,7 @@ from collemu.endpoint import work_of
 from collemu.fabric import routes_of
 from collemu.in_switch import by_member, in_switch_of, refuse_in_switch
 from collemu.lower import Lowered, lower
-from collemu.memory import payload_of
+from collemu.payload import payload_of
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, algorithms, build_schedule
 from collemu.wiring import wiring_of
@@ -26,11 +27,12 @@ def choose_algorithm(
     count: int,
     dtype: str = "float32",
     op: str = "sum",
-    wire: str = "none",
+    recipe: Recipe | None = None,
     root: int = 0,
     channels: int = 1,
     chunks: int | None = None,
     protocol: str = "auto",
+    among: Sequence[str] | None = None,
 ) -> str:
     """Name of the built-in algorithm that is probably fastest; the first of the table among equals.
 
@@ -38,17 +40,23 @@ def choose_algorithm(
     the busiest port, or the endpoint's work of the busiest thread, take by themselves. That leaves out contention, so
     those which come close to the best are emulated.
 
+    Parameters
+    ----------
+    among : sequence of str, optional
+        Only these; the others are as `collemu.emulate` and `collemu.build_schedule` take them.
+
     Raises
     ------
     ValueError
         If no algorithm of the collective takes these numbers; the text is the last one's reason.
     """
-    payload = payload_of(collective, dtype, Recipe(wire=wire), op)
+    recipe = recipe or Recipe()
+    payload = payload_of(collective, dtype, recipe, op)
     chosen = system.protocols[find_protocol(system, protocol)]
     schedules: dict[str, Schedule] = {}
     estimates: dict[str, float] = {}
     reason = ValueError(f"no algorithm for {collective}")
-    for name in algorithms(collective, system):
+    for name in algorithms(collective, system) if among is None else among:
         try:
             schedule = _schedule(collective, name, ranks, root, channels, chunks)
             refuse_in_switch(schedule, system, payload)
@@ -56,7 +64,7 @@ def choose_algorithm(
             reason = error
             continue
         schedules[name] = schedule
-        latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, wire, protocol)
+        latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, recipe, protocol)
         lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
         estimates[name] = latency + _transfer_s(lowered, system, chosen)
     if not estimates:
@@ -65,7 +73,7 @@ def choose_algorithm(
     close = [name for name, estimate in estimates.items() if estimate <= limit]
     if len(close) == 1:
         return close[0]
-    return min(close, key=lambda name: _emulated_s(schedules[name], system, count, dtype, op, wire, protocol))
+    return min(close, key=lambda name: _emulated_s(schedules[name], system, count, dtype, op, recipe, protocol))
 
 
 @lru_cache(maxsize=64)
@@ -74,9 +82,11 @@ def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, 
 
 
 @lru_cache(maxsize=256)
-def _emulated_s(schedule: Schedule, system: System, count: int, dtype: str, op: str, wire: str, protocol: str) -> float:
+def _emulated_s(
+    schedule: Schedule, system: System, count: int, dtype: str, op: str, recipe: Recipe, protocol: str
+) -> float:
     return emulate(
-        schedule, system, count=count, dtype=dtype, op=op, wire=wire, protocol=protocol, timeline=False
+        schedule, system, count=count, dtype=dtype, op=op, recipe=recipe, protocol=protocol, timeline=False
     ).time_s
 
 

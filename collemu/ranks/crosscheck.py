@@ -14,7 +14,8 @@ from collemu.collectives import REDUCTIONS
 from collemu.dtypes import find_dtype
 from collemu.emulator import Result, emulate, input_elements
 from collemu.lower import lower
-from collemu.memory import Payload, build_memory, payload_of
+from collemu.memory import build_memory
+from collemu.payload import Payload, payload_of
 from collemu.ranks.alone import Alone
 from collemu.ranks.contributions import INTEGERS, VALUES, contribution
 from collemu.ranks.execute import Execution, execute
@@ -22,7 +23,7 @@ from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
 from collemu.ranks.opinion import has_opinion, mpi_output
 from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.transport import Bytes, open_transport
-from collemu.recipe import Recipe
+from collemu.recipe import Recipe, requantised
 from collemu.schedule import IN_SWITCH, Schedule, build_schedule
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Trial:
         What the emulator runs it on.
     count : int
         Elements a rank, as the collective counts them.
-    dtype, op, wire : str
+    dtype, op : str
+    recipe : Recipe
     protocol, fidelity : str
     not_finite : bool
         Whether the input has NaN and infinities.
@@ -59,7 +61,7 @@ class Trial:
     count: int
     dtype: str = "float32"
     op: str = "sum"
-    wire: str = "none"
+    recipe: Recipe = Recipe()  # noqa: RUF009 (it is frozen)
     protocol: str = "auto"
     fidelity: str = "auto"
     not_finite: bool = False
@@ -161,7 +163,7 @@ def _run_alone() -> None:
     load_kernel()
     system = load_system("trainium4_nvl72")
     for wire in ("none", "bfloat16"):
-        crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), system, count=1, wire=wire))
+        crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), system, count=1, recipe=Recipe(wire=wire)))
 
 
 def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
@@ -184,7 +186,7 @@ def _fills(trial: Trial) -> tuple[str, ...]:
 def _asks_mpi(trial: Trial, fill: str) -> bool:
     collective = trial.schedule.collective
     exact = fill == INTEGERS or collective not in REDUCTIONS
-    return exact and has_opinion(collective, trial.dtype, trial.op, trial.wire)
+    return exact and has_opinion(collective, trial.dtype, trial.op, trial.recipe)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,10 @@ class _Part:
         self.slots = trial.system.endpoint.fifo_slots
         self.payload = _payload(trial)
         self.lowered = lower(
-            trial.schedule, trial.count, item_bytes=self.payload.held.item_bytes, wire=self.payload.wire
+            requantised(trial.schedule, trial.recipe),
+            trial.count,
+            item_bytes=self.payload.held.item_bytes,
+            wire=self.payload.wire,
         )
         self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots)
         self.input = _input(trial, rank, fill)
@@ -233,7 +238,7 @@ class _Part:
 
 
 def _payload(trial: Trial) -> Payload:
-    return payload_of(trial.schedule.collective, trial.dtype, Recipe(wire=trial.wire), trial.op)
+    return payload_of(trial.schedule.collective, trial.dtype, trial.recipe, trial.op)
 
 
 def _input(trial: Trial, rank: int, fill: str) -> NDArray[Any]:
@@ -248,7 +253,7 @@ def _emulate(trial: Trial, fill: str) -> Result:
         count=trial.count,
         dtype=trial.dtype,
         op=trial.op,
-        wire=trial.wire,
+        recipe=trial.recipe,
         protocol=trial.protocol,
         fidelity=trial.fidelity,
         data=np.stack([_input(trial, rank, fill) for rank in range(trial.schedule.ranks)]),

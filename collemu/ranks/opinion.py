@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from collemu.collectives import REDUCTIONS
 from collemu.dtypes import Dtype
+from collemu.recipe import Recipe
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -20,9 +21,9 @@ EXACT_DTYPES = (
 OPERATORS = ("sum", "prod", "min", "max")  # MPI has no average
 
 
-def has_opinion(collective: str, dtype: str, op: str, wire: str) -> bool:
+def has_opinion(collective: str, dtype: str, op: str, recipe: Recipe) -> bool:
     """Whether MPI does this collective, to the same bytes."""
-    if wire != "none":
+    if recipe.wire != "none" or recipe.dtype is not None:
         return False
     return collective in MOVERS or (collective in REDUCTIONS and dtype in EXACT_DTYPES and op in OPERATORS)
 

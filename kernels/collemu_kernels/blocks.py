@@ -30,6 +30,7 @@ from collemu_kernels.format_ids import (
     BLOCK_PARAMETERS,
     BLOCK_SCALE,
     BLOCK_SIZE,
+    CLIPPED,
     E8M0_SCALE,
     ELEMENT_PARAMETERS,
     FIRST_BLOCK_FORMAT,
@@ -155,7 +156,8 @@ def encode_tile(tile, format_id, scale_mode, rounding, saturate, random, tensor_
     blocks = (size + block - 1) // block
     asymmetric = scale_mode == ASYMMETRIC
     torchao = kind == TWO_LEVEL_SCALE and scale_mode == TORCHAO
-    straight = rounding == NEAREST_EVEN and not asymmetric and not torchao  # product and code in one pass
+    all_codes = asymmetric or scale_mode == CLIPPED  # of integers, the most negative one too
+    straight = rounding == NEAREST_EVEN and not all_codes and not torchao  # product and code in one pass
     # TransformerEngine encodes -0 as +0 in NVFP4
     zero = np.float32(0.0) if kind == TWO_LEVEL_SCALE and not torchao else np.float32(-0.0)
     amax = work.amax[:blocks]
@@ -185,11 +187,11 @@ def encode_tile(tile, format_id, scale_mode, rounding, saturate, random, tensor_
             elif math.isnan(product):  # zero times the infinite factor of a tiny tensor; or no matter
                 product = np.float32(0)
             scaled[i] = product
-        if asymmetric:
+        if all_codes:
             encode_integer_run(scaled, bits, rounding, random, bytewise, work.wide)
         else:
             encode_rounded(scaled, element, saturate, rounding, random, bytewise)
-    if element >= FIRST_INTEGER_ELEMENT and not asymmetric:
+    if element >= FIRST_INTEGER_ELEMENT and not all_codes:
         complement(bytewise, element)
     largest = np.uint32(0)
     for i in range(blocks):
@@ -247,7 +249,7 @@ def encode_row(values, format_id, scale_mode, rounding, saturate, random, tensor
     block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
     width = scale_width(BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE])
     if block > TILE and known_amax.size == 0:
-        known_amax = np.zeros(1, np.uint32)
+        known_amax = np.zeros((values.size + block - 1) // block, np.uint32)
         gather_amax(values, block, known_amax)
     work = tile_work()
     for start in range(0, values.size, TILE):

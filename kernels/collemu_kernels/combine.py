@@ -19,10 +19,12 @@ from collemu_kernels.elements import (
     shorten,
 )
 from collemu_kernels.format_ids import (
+    BFLOAT16,
     BLOCK_PARAMETERS,
     BLOCK_SCALE,
     BLOCK_SIZE,
     FIRST_BLOCK_FORMAT,
+    FIRST_LANE_FORMAT,
     FLOAT16,
     FLOAT32,
     FLOAT64,
@@ -30,6 +32,7 @@ from collemu_kernels.format_ids import (
     INT32,
     INT64,
     NEAREST_EVEN,
+    SATURATING_FLOAT16,
     TWO_LEVEL_SCALE,
     UINT8,
     WIRE_RULE,
@@ -74,12 +77,12 @@ def reduce_floats(
 
 @jit
 def round_to(values, accumulate, rounded):
-    """Float32 ``values`` rounded to float16 or bfloat16, overflow to infinity; ``rounded`` may be the same array."""
-    if accumulate != FLOAT16:
+    """Float32 ``values`` rounded to float16 or bfloat16, overflow to infinity unless it saturates; ``rounded`` may be the same array."""
+    if accumulate == BFLOAT16:
         for i in range(values.size):
             rounded[i] = np.uint32(shorten(values[i], np.uint32(16), EXPONENT)).view(np.float32)
         return
-    dropped, least, limit, sign_shift, sign_bit = encoder(FLOAT16, False)
+    dropped, least, limit, sign_shift, sign_bit = encoder(FLOAT16, accumulate == SATURATING_FLOAT16)
     code_shift, back, rebias, least_normal = decoder(FLOAT16)
     for i in range(values.size):
         bits = np.float32(values[i]).view(np.uint32)
@@ -191,8 +194,8 @@ def reduce_images(
     """
     if n == 0:
         return
-    blocks = format_id >= FIRST_BLOCK_FORMAT
-    whole = False  # whether all elements share a scale
+    whole = format_id >= FIRST_LANE_FORMAT  # whether elements share scales beyond a tile, or are not in tiles
+    blocks = format_id >= FIRST_BLOCK_FORMAT and not whole
     if blocks:
         two_level = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE
         whole = two_level or BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE] > TILE

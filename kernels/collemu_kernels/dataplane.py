@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from collemu_kernels._jit import jit
 from collemu_kernels.combine import accumulate_floats, reduce_memory
+from collemu_kernels.format_ids import FIRST_ELEMENT_FORMAT, WIRE_RULE
 from collemu_kernels.images import copy_bytes, decode_image, encode_image, image_bytes
 from collemu_kernels.kinds import (
     COPY,
@@ -29,6 +30,7 @@ from collemu_kernels.kinds import (
     REDUCE,
     SEND,
 )
+from collemu_kernels.saturation import count_saturated
 from collemu_kernels.switch_memory import carry_out
 
 
@@ -43,6 +45,8 @@ class DataPlane(NamedTuple):
     item_bytes: int
     operator: int
     accumulate: int  # format id of what values are added in
+    scale_mode: int  # of block formats on the wire
+    saturate: bool  # what overflows an element format on the wire becomes its largest number
     kind: NDArray[np.uint8]  # [operation]
     publish: NDArray[np.uint8]  # [operation]
     piece_first: NDArray[np.int64]  # [operation + 1] its pieces: one a chunk
@@ -63,6 +67,7 @@ class DataPlane(NamedTuple):
     images: NDArray[np.uint8]
     values: NDArray[np.float32]  # work space for the largest chunk
     addend: NDArray[np.float32]
+    saturated: NDArray[np.int64]  # [operation + 1] numbers that were cut down; the last of inputs; empty: not counted
 
 
 @jit
@@ -79,6 +84,13 @@ def move(data, operation, received, sent):
         else:
             status |= move_raw(data, operation, piece, received, sent)
     return status
+
+
+@jit
+def count_sums(data, operation, sums, result):
+    """Count the sums that were beyond the largest number of a narrow dtype."""
+    if data.saturated.size > 0 and data.item_bytes <= 2 and data.dtype >= FIRST_ELEMENT_FORMAT:
+        data.saturated[operation] += count_saturated(sums, data.dtype, WIRE_RULE, result)
 
 
 @jit
@@ -101,7 +113,9 @@ def move_raw(data, operation, piece, received, sent):
     if kind == REDUCE:
         here = memory[target : target + size]
         other = memory[source : source + size]
-        return reduce_memory(here, here, other, data.dtype, data.operator, data.accumulate, values, addend)
+        status = reduce_memory(here, here, other, data.dtype, data.operator, data.accumulate, values, addend)
+        count_sums(data, operation, values, here)
+        return status
     if kind == SEND:
         slot = data.slot[sent] + image
         copy_bytes(memory[source : source + size], data.wire_bytes[slot : slot + size])
@@ -123,9 +137,32 @@ def move_raw(data, operation, piece, received, sent):
         result = memory[target : target + size]
     mine = memory[own : own + size]
     status = reduce_memory(result, mine, arrived, data.dtype, data.operator, data.accumulate, values, addend)
+    count_sums(data, operation, values, result)
     if kind == RECV_REDUCE_COPY_SEND:
         slot = data.slot[sent] + image
         copy_bytes(result, data.wire_bytes[slot : slot + size])
+    return status
+
+
+@jit
+def encode(data, operation, values, image):
+    """Write the wire image of what an operation sends or publishes; returns an image status."""
+    status = encode_image(values, data.wire, data.saturate, image, data.scale_mode)
+    if data.saturated.size > 0:
+        data.saturated[operation] += count_saturated(values, data.wire, data.scale_mode, image)
+    return status
+
+
+@jit
+def publish_inputs(data, places, elements, cells):
+    """Encode chunks of the inputs before anything runs, and keep the decoded copies; returns an image status."""
+    status = 0
+    for chunk in range(len(cells)):
+        memory = data.memory[places[chunk] : places[chunk] + 4 * elements[chunk]].view(np.float32)
+        image = remembered_image(data, cells[chunk], image_bytes(elements[chunk], data.wire))
+        status |= encode(data, len(data.saturated) - 1, memory, image)
+        status |= decode_image(image, data.wire, memory)
+        data.image_known[cells[chunk]] = 1
     return status
 
 
@@ -136,7 +173,7 @@ def remembered_image(data, cell, size):
 
 
 @jit
-def store(data, publish, values, target, cell, size):
+def store(data, operation, publish, values, target, cell, size):
     """Write values to memory, and publish them if the operation says so; returns an image status."""
     memory = data.memory[target : target + 4 * len(values)].view(np.float32)
     memory[:] = values
@@ -144,7 +181,7 @@ def store(data, publish, values, target, cell, size):
         data.image_known[cell] = 0
         return 0
     image = remembered_image(data, cell, size)
-    status = encode_image(values, data.wire, True, image)
+    status = encode(data, operation, values, image)
     data.image_known[cell] = 1
     if publish == PUBLISH_FINAL or data.round_own:
         status |= decode_image(image, data.wire, memory)
@@ -169,7 +206,7 @@ def move_quantised(data, operation, piece, received, sent):
 
     if kind == COPY:
         values[:] = memory[source : source + 4 * elements].view(np.float32)
-        status = store(data, publish, values, target, target_cell, size)
+        status = store(data, operation, publish, values, target, target_cell, size)
         if publish == KEEP and source_cell >= 0 and data.image_known[source_cell] == 1:
             copy_bytes(remembered_image(data, source_cell, size), remembered_image(data, target_cell, size))
             data.image_known[target_cell] = 1
@@ -178,14 +215,14 @@ def move_quantised(data, operation, piece, received, sent):
         here = memory[target : target + 4 * elements].view(np.float32)
         other = memory[source : source + 4 * elements].view(np.float32)
         accumulate_floats(values, here, other, data.operator, data.accumulate, data.addend[:elements])
-        return store(data, publish, values, target, target_cell, size)
+        return store(data, operation, publish, values, target, target_cell, size)
     if kind == SEND:
         slot = data.slot[sent] + data.piece_image[piece]
         image = data.wire_bytes[slot : slot + size]
         if source_cell >= 0 and data.image_known[source_cell] == 1:
             copy_bytes(remembered_image(data, source_cell, size), image)
             return 0
-        return encode_image(memory[source : source + 4 * elements].view(np.float32), data.wire, True, image)
+        return encode(data, operation, memory[source : source + 4 * elements].view(np.float32), image)
 
     slot = data.slot[received] + data.piece_image[piece]
     arrived = data.wire_bytes[slot : slot + size]
@@ -204,12 +241,12 @@ def move_quantised(data, operation, piece, received, sent):
     mine = memory[own : own + 4 * elements].view(np.float32)
     accumulate_floats(values, mine, addend, data.operator, data.accumulate, addend)
     if kind in (RECV_REDUCE, RECV_REDUCE_COPY, RECV_REDUCE_COPY_SEND):
-        status |= store(data, publish, values, target, target_cell, size)
+        status |= store(data, operation, publish, values, target, target_cell, size)
     if kind in (RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND):
         slot = data.slot[sent] + data.piece_image[piece]
         image = data.wire_bytes[slot : slot + size]
         if kind == RECV_REDUCE_COPY_SEND and publish != KEEP:
             copy_bytes(remembered_image(data, target_cell, size), image)
         else:
-            status |= encode_image(values, data.wire, True, image)
+            status |= encode(data, operation, values, image)
     return status

@@ -15,7 +15,11 @@ UINT8 = 3
 INT32 = 4
 INT64 = 5
 
+# What values can be added in beside formats: float16 whose overflow gives the largest number.
+SATURATING_FLOAT16 = 9
+
 # Element formats.
+FIRST_ELEMENT_FORMAT = 10
 BFLOAT16 = 10
 FLOAT16 = 11
 TFLOAT32 = 12
@@ -54,6 +58,15 @@ FP8_BLOCK128 = 71
 FP8_ROW = 72
 INT8_BLOCK32 = 73
 INT4_BLOCK32 = 74
+INT4_BLOCK2048 = 75
+
+# Lane formats: 64 elements, of which the even and the odd ones have a float16 scale each.
+FIRST_LANE_FORMAT = 96
+INT8_LANES32 = 96
+INT6_LANES32 = 97
+INT4_LANES32 = 98
+FP8_LANES32 = 99
+FP4_LANES32 = 100
 
 # Columns of ELEMENT_PARAMETERS. Codes are magnitudes: the sign bit is left out.
 BITS = 0
@@ -116,6 +129,25 @@ BLOCK_PARAMETERS = np.array(
         (FLOAT8_E4M3FN, WHOLE_ROW, FLOAT32_SCALE),
         (SYMMETRIC8, 32, FLOAT32_SCALE),
         (SYMMETRIC4, 32, FLOAT32_SCALE),
+        (SYMMETRIC4, 2048, FLOAT32_SCALE),
+    ],
+    np.int64,
+)
+
+# Columns of LANE_PARAMETERS.
+LANE_BITS = 0  # of a code
+LANE_ELEMENT = 1  # id of the element format, or NO_ELEMENT: integers, offset by half their range
+LANE_FACTOR = 2  # code of the float16 that makes a scale of the number of largest magnitude
+
+NO_ELEMENT = -1
+
+LANE_PARAMETERS = np.array(
+    [
+        (8, NO_ELEMENT, 0xA000),  # -1/128
+        (6, NO_ELEMENT, 0xA800),  # -1/32
+        (4, NO_ELEMENT, 0xB000),  # -1/8
+        (8, FLOAT8_E4M3FNUZ, 0x1C44),  # 1/240
+        (4, FLOAT4_E2M1FN, 0x3155),  # 1/6
     ],
     np.int64,
 )
@@ -139,7 +171,9 @@ TWO_LEVEL = 0
 TORCHAO = 1
 AMAX = 0
 POW2 = 1
+MARGIN = 2  # floats: as AMAX, but of a largest magnitude of at least 1e-4
 ASYMMETRIC = 5  # integers: the signed number of largest magnitude becomes the most negative code
+CLIPPED = 6  # integers: the largest magnitude over half the range, so that the positive one is clipped
 
 # Status of a kernel.
 OK = 0

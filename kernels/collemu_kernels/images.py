@@ -32,10 +32,12 @@ from collemu_kernels.format_ids import (
     FIRST_BLOCK_FORMAT,
     FIRST_FULL_INTEGER,
     FIRST_INTEGER_ELEMENT,
+    FIRST_LANE_FORMAT,
     FLOAT8_E8M0FNU,
     FLOAT16,
     FLOAT32,
     FULL_INT4,
+    LANE_PARAMETERS,
     NAN_CODE,
     NAN_HAS_NO_CODE,
     NEAREST_EVEN,
@@ -47,6 +49,7 @@ from collemu_kernels.format_ids import (
     WIRE_RULE,
 )
 from collemu_kernels.integers import decode_integers, encode_integers
+from collemu_kernels.lanes import decode_lane_image, encode_lane_image, lane_image_bytes
 from collemu_kernels.packing import code_bytes, copy_bytes, pack, unpack
 from collemu_kernels.scales import scale_width, two_level_tensor_scale
 
@@ -68,6 +71,8 @@ def image_bytes(n: int, format_id: int) -> np.int64:
         return np.int64(4 * n)
     if format_id < FIRST_BLOCK_FORMAT:
         return np.int64(code_bytes(n, format_id))
+    if format_id >= FIRST_LANE_FORMAT:
+        return lane_image_bytes(n, format_id)
     element = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_ELEMENT]
     two_level = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SCALE] == TWO_LEVEL_SCALE
     tensor = 4 if two_level else 0
@@ -77,6 +82,8 @@ def image_bytes(n: int, format_id: int) -> np.int64:
 @jit
 def is_known(format_id):
     """Whether images of this format exist."""
+    if format_id >= FIRST_LANE_FORMAT:
+        return format_id < FIRST_LANE_FORMAT + LANE_PARAMETERS.shape[0]
     if format_id >= FIRST_BLOCK_FORMAT:
         return format_id < FIRST_BLOCK_FORMAT + BLOCK_PARAMETERS.shape[0]
     if format_id in (FLOAT32, FLOAT8_E8M0FNU):
@@ -87,10 +94,13 @@ def is_known(format_id):
 
 
 @jit
-def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, image: NDArray[np.uint8]) -> int:
+def encode_image(
+    values: NDArray[np.float32], format_id: int, saturate: bool, image: NDArray[np.uint8], scale_mode: int = WIRE_RULE
+) -> int:
     """Write the wire image of float32 ``values`` to ``image`` (uint8, exactly `image_bytes` long).
 
-    Rounds to nearest even, from the float32 values, once. ``saturate`` concerns element formats alone.
+    Rounds to nearest even, from the float32 values, once. ``saturate`` concerns element formats alone, ``scale_mode``
+    block formats.
     Returns OK, NAN_HAS_NO_CODE (a NaN for FP4, FP6 or an integer: nothing is written) or UNKNOWN_FORMAT.
     """
     if not is_known(format_id):
@@ -100,8 +110,10 @@ def encode_image(values: NDArray[np.float32], format_id: int, saturate: bool, im
         return OK
     if format_id == FLOAT32:
         copy_bytes(values.view(np.uint8), image)
+    elif format_id >= FIRST_LANE_FORMAT:
+        encode_lane_image(values, format_id, image)
     elif format_id >= FIRST_BLOCK_FORMAT:
-        encode_block_image(values, format_id, image)
+        encode_block_image(values, format_id, scale_mode, image)
     elif format_id == FLOAT8_E8M0FNU:
         encode_e8m0(values, saturate, NEAREST_EVEN, image)
     elif ELEMENT_PARAMETERS[format_id, BITS] == 16:
@@ -157,7 +169,7 @@ def block_parts(n, first, last, format_id):
 
 
 @jit
-def encode_block_image(values, format_id, image):
+def encode_block_image(values, format_id, scale_mode, image):
     """Image of a block format: codes, scales, and the tensor scale if the format has one."""
     n = values.size
     block = BLOCK_PARAMETERS[format_id - FIRST_BLOCK_FORMAT, BLOCK_SIZE]
@@ -168,14 +180,14 @@ def encode_block_image(values, format_id, image):
         gather_amax(values, block, amax)
         tensor_amax = finite_max(amax)
         tensor_scale = np.empty(1, np.float32)
-        tensor_scale[0] = two_level_tensor_scale(tensor_amax, WIRE_RULE)
+        tensor_scale[0] = two_level_tensor_scale(tensor_amax, scale_mode)
         copy_bytes(tensor_scale.view(np.uint8), image[image.size - 4 :])
     no_random = np.empty(0, np.uint64)
     _, codes_end, scales, scales_end = block_parts(n, 0, n, format_id)
     encode_row(
         values,
         format_id,
-        WIRE_RULE,
+        scale_mode,
         NEAREST_EVEN,
         True,
         no_random,
@@ -199,6 +211,8 @@ def decode_image(image: NDArray[np.uint8], format_id: int, values: NDArray[np.fl
         return OK
     if format_id in (FLOAT32, TFLOAT32):
         copy_bytes(image, values.view(np.uint8))
+    elif format_id >= FIRST_LANE_FORMAT:
+        decode_lane_image(image, format_id, values)
     elif format_id >= FIRST_BLOCK_FORMAT:
         decode_block_image(image, format_id, values)
     elif format_id == FLOAT8_E8M0FNU:

@@ -28,6 +28,7 @@ from collemu_kernels.format_ids import (
     BLOCK_PARAMETERS,
     BLOCK_SCALE,
     CEIL,
+    CLIPPED,
     ELEMENT_PARAMETERS,
     EVEN,
     FIRST_BLOCK_FORMAT,
@@ -36,6 +37,7 @@ from collemu_kernels.format_ids import (
     FLOAT32_SCALE,
     FLOOR,
     MANTISSA_BITS,
+    MARGIN,
     MAX_CODE,
     POW2,
     RCEIL,
@@ -52,6 +54,7 @@ SMALLEST_NORMAL = np.float32(2.0**-126)
 NVFP4_RANGE = np.float32(448 * 6)  # largest E4M3 scale times largest E2M1 element
 RECIPROCAL_OF_6 = np.float32(np.float32(1) / np.float32(6))
 LARGEST_E4M3 = np.float32(448)
+LEAST_AMAX = np.float32(1e-4)
 LEAST_NORMAL_E4M3 = np.float32(2.0**-6)
 
 
@@ -212,10 +215,13 @@ def float32_scales(amax, element, scale_mode, scales, factors):
     """Bytes of the float32 scales of blocks, and their factors.
 
     Floating-point elements follow TransformerEngine: encoded with largest / amax (1 for zeros, at most the largest
-    float32; under ``pow2`` rounded down to a power of two), whose reciprocal is stored. Integers store amax / largest,
-    at least the smallest normal float32, and are encoded with its reciprocal.
+    float32; under ``pow2`` rounded down to a power of two), whose reciprocal is stored; under ``margin``, as DeepEP,
+    amax is at least 1e-4, and times 1 / largest is stored. Integers store amax / largest, at least the smallest normal
+    float32, and are encoded with its reciprocal; under ``clipped``, as ZeRO++, they are encoded with half their range
+    over amax, whose reciprocal is stored.
     """
     largest = np.uint32(float_bits(ELEMENT_PARAMETERS[element, MAX_CODE], element)).view(np.float32)
+    half_range = np.float32(1 << (ELEMENT_PARAMETERS[element, BITS] - 1))
     for i in range(factors.size):
         magnitude = np.uint32(amax[i]).view(np.float32)
         scale = np.float32(1)
@@ -223,8 +229,15 @@ def float32_scales(amax, element, scale_mode, scales, factors):
         if amax[i] >= EXPONENT:
             scale = np.uint32(QUIET_NAN).view(np.float32)
             factor = np.float32(0)
+        elif scale_mode == MARGIN:
+            magnitude = max(magnitude, LEAST_AMAX)
+            factor = np.float32(largest / magnitude)
+            scale = np.float32(magnitude * np.float32(np.float32(1) / largest))
         elif amax[i] == np.uint32(0):
             pass
+        elif scale_mode == CLIPPED:
+            factor = min(np.float32(half_range / magnitude), LARGEST_FLOAT)
+            scale = np.float32(np.float32(1) / factor)
         elif element >= FIRST_INTEGER_ELEMENT:
             scale = max(np.float32(magnitude / largest), SMALLEST_NORMAL)
             factor = np.float32(np.float32(1) / scale)

@@ -14,7 +14,8 @@ from collemu.builders.assembly import Assembler, steps
 from collemu.dtypes import find_dtype
 from collemu.emulator import input_elements
 from collemu.lower import lower
-from collemu.memory import build_memory, payload_of
+from collemu.memory import build_memory
+from collemu.payload import payload_of
 from collemu.ranks.contributions import contribution
 from collemu.ranks.execute import Execution, execute
 from collemu.ranks.message_log import READ, SENT, WRITE, emulated_log, first_difference

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import collemu as ce
 from collemu.accumulation import MODELS, FusedDot
 from collemu.collectives import ROOTED
-from collemu.memory import OPERATORS
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
+from collemu.payload import OPERATORS
 from collemu.quantization import ROUNDINGS
 from collemu.recipe import ACCUMULATE
 from tests.built_in import BUILT_IN
