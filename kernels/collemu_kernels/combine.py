@@ -77,7 +77,10 @@ def reduce_floats(
 
 @jit
 def round_to(values, accumulate, rounded):
-    """Float32 ``values`` rounded to float16 or bfloat16, overflow to infinity unless it saturates; ``rounded`` may be the same array."""
+    """Float32 ``values`` rounded to bfloat16, or float16, where overflow gives infinity unless it saturates.
+
+    ``rounded`` may be the same array.
+    """
     if accumulate == BFLOAT16:
         for i in range(values.size):
             rounded[i] = np.uint32(shorten(values[i], np.uint32(16), EXPONENT)).view(np.float32)
