@@ -6,7 +6,7 @@ arrays (`THREAD`, `OP`), so that half a million operations are a few megabytes a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -146,6 +146,8 @@ class Schedule:
     group_ranks
         Ranks of a switch group, whose memory the in-switch operations of a member read or write: rank r is in group
         ``r // group_ranks``. 0: all ranks are one group.
+    origin
+        Names the place in a user's file where an operation was written, as in ``mine.py:14``; None for others.
     """
 
     collective: str
@@ -160,6 +162,7 @@ class Schedule:
     scratch_chunks: int = 0
     in_place: bool = False
     group_ranks: int = 0
+    origin: Callable[[int], str] | None = field(default=None, repr=False)
 
     def group_of(self, rank: int) -> range:
         """The ranks of a rank's switch group."""
@@ -250,9 +253,10 @@ class Schedule:
         return bases, self.ranks * per_rank
 
     def where(self, op: int) -> str:
-        """Name an operation by its place, as in ``rank 3 thread 0 step 2``."""
+        """Name an operation by its place, as in ``rank 3 thread 0 step 2``, and where it was written."""
         thread = self.threads[self.thread_of_op[op]]
-        return f"rank {thread['rank']} thread {thread['id']} step {op - thread['first']}"
+        written = f" at {self.origin(op)}" if self.origin else ""
+        return f"rank {thread['rank']} thread {thread['id']} step {op - thread['first']}{written}"
 
     def describe(self, op: int) -> str:
         """Name an operation by its place and deed, as in ``rank 3 thread 0 step 2 (send input[4])``."""

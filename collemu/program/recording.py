@@ -1,0 +1,371 @@
+"""What a user's function is given: it names chunks, and every copy and reduction of them is written down.
+
+Statements take effect in the order in which they are made, on whichever ranks they are. What may run at the same
+time, and in which threads, is found out afterwards (`collemu.program.lowering`).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Any, NamedTuple
+
+from collemu_kernels import kinds
+
+from collemu.arguments import one_of, shown, whole
+from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
+from collemu.program.threads import Thread
+from collemu.schedule import Schedule, chunk_name
+
+MOST_STATEMENTS = 2**23
+MOST_CHUNKS = 2**24  # in all buffers of all ranks: a small program can ask for much memory
+MOST_SCRATCH = 2**20  # chunks of a rank
+MOST_CHANNEL = 1023
+
+#: Values of ``publish``, and what an operation then does; None leaves it to the schedule.
+PUBLISH: dict[Any, int] = {None: -1, False: kinds.KEEP, True: kinds.PUBLISH_FINAL, "own": kinds.PUBLISH_OWN}
+
+
+class ProgramError(ValueError):
+    """A mistake in a user's algorithm; the text begins with the file and line where it was made."""
+
+
+class Statement(NamedTuple):
+    """A copy or a reduction, as it is written down: numbers, one column each."""
+
+    reduces: int
+    source_rank: int
+    source_buffer: int
+    source: int
+    rank: int  # where the result stands
+    buffer: int
+    chunk: int
+    term_buffer: int  # of a reduction: what the source is added to
+    term: int
+    count: int
+    channel: int
+    publish: int
+    level: int  # messages that must have come before it is finished, itself among them
+    line: int
+    file: int
+
+
+class Chunk:
+    """A place: one chunk, or a run of chunks, in a buffer of a rank.
+
+    It stands for what is there when a statement is made, so one name can be used again and again.
+    """
+
+    __slots__ = ("_cell", "_program", "buffer", "count", "first", "rank")
+
+    def __init__(self, program: Program, rank: int, buffer: int, first: int, count: int, cell: int) -> None:
+        self._program = program
+        self.rank, self.buffer, self.first, self.count = rank, buffer, first, count
+        self._cell = cell
+
+    def copy_to(self, place: Chunk, *, channel: int | None = None, publish: bool | str | None = None) -> Chunk:
+        """Copy to another place, of the same rank or another.
+
+        Parameters
+        ----------
+        place : Chunk
+            As many chunks.
+        channel : int, optional
+            By which it is sent; when left out, that by which it came, 0 for what nobody sent.
+        publish : bool or "own", optional
+            Whether it is final and the place keeps what the wire format makes of it; found out when left out.
+
+        Returns
+        -------
+        Chunk
+            The place.
+        """
+        return self._program.move(self, place, None, channel, publish)
+
+    def reduce_to(
+        self,
+        place: Chunk,
+        *,
+        into: Chunk | None = None,
+        channel: int | None = None,
+        publish: bool | str | None = None,
+    ) -> Chunk:
+        """Add to what stands at another place, of the same rank or another.
+
+        Parameters
+        ----------
+        place : Chunk
+            As many chunks; it is overwritten with the sum, unless ``into`` is given.
+        into : Chunk, optional
+            Where the sum goes, on the rank of ``place``.
+        channel, publish
+            As in `copy_to`.
+
+        Returns
+        -------
+        Chunk
+            Where the sum is.
+        """
+        return self._program.move(self, place if into is None else into, place, channel, publish)
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} {chunk_name(self.buffer, self.first, self.count)}"
+
+
+class Program:
+    """An algorithm for a number of ranks, while a user's function writes it down.
+
+    Attributes
+    ----------
+    collective : str
+    ranks : int
+    root : int
+        Root of a broadcast or reduce, else 0.
+    in_place : bool
+        Whether input and output share memory.
+    """
+
+    def __init__(self, collective: str, ranks: int, root: int, in_place: bool) -> None:
+        self.collective, self.ranks, self.root, self.in_place = collective, ranks, root, in_place
+        self.region_chunks = 1
+        self.scratch_chunks = 0
+        self.statements = array("q")
+        self.files: dict[str, int] = {}
+        self.threads: list[Thread] = []
+        self._sizes: tuple[int, int, int] | None = None
+        self._bases: list[list[int]] = []
+        # Of each cell that holds something: messages before its last value, and before the last read of that;
+        # the channel on which it came.
+        self._written: dict[int, int] = {}
+        self._read: dict[int, int] = {}
+        self._came_on: dict[int, int] = {}
+
+    def chunks(self, number: int) -> None:
+        """Say into how many chunks a region of ``count`` elements is cut: 1 if nobody says.
+
+        Where a rank has a region for, or from, each rank, chunk c of region r is number ``r * number + c``.
+        """
+        if self._sizes is not None:
+            raise ValueError("chunks: say how many before the first chunk is named")
+        self.region_chunks = whole(number, "chunks", least=1, most=MOST_CHUNKS)
+
+    def input(self, rank: int, chunk: int = 0, count: int = 1) -> Chunk:
+        """A chunk, or ``count`` of them, of what a rank has at the beginning."""
+        return self._place(kinds.INPUT, rank, chunk, count)
+
+    def output(self, rank: int, chunk: int = 0, count: int = 1) -> Chunk:
+        """A chunk, or ``count`` of them, of what a rank must have at the end."""
+        return self._place(kinds.OUTPUT, rank, chunk, count)
+
+    def scratch(self, rank: int, chunk: int = 0, count: int = 1) -> Chunk:
+        """A chunk, or ``count`` of them, of memory for values in between; a rank has as many as are named."""
+        return self._place(kinds.SCRATCH, rank, chunk, count)
+
+    def thread(
+        self, rank: int, *, send_peer: int | None = None, recv_peer: int | None = None, channel: int = 0
+    ) -> Thread:
+        """A new thread of a rank, whose operations run in order; an algorithm of threads has no other statements.
+
+        Parameters
+        ----------
+        rank : int
+        send_peer, recv_peer : int, optional
+            The one rank that it sends to, and receives from.
+        channel : int
+            No other thread of the rank may send to, or receive from, the same peer on it.
+        """
+        if self.statements:
+            raise ValueError("thread: an algorithm is copies and reductions, or threads; this one has copies already")
+        most = self.ranks - 1
+        rank = whole(rank, "thread: rank", most=most)
+        peers = [
+            -1 if peer is None else whole(peer, f"thread: {name}", most=most)
+            for peer, name in ((send_peer, "send_peer"), (recv_peer, "recv_peer"))
+        ]
+        made = Thread(self, rank, *peers, whole(channel, "thread: channel", most=MOST_CHANNEL))
+        if rank in peers:
+            raise ValueError(f"thread: rank {rank} is its own peer; what stays on a rank is copied or reduced")
+        self.geometry()
+        for other in self.threads:
+            made.refuse_to_share(other)
+        self.threads.append(made)
+        return made
+
+    def geometry(self) -> Schedule:
+        """A schedule that does nothing, with the program's ranks and buffers."""
+        per_rank = (
+            self.ranks if self.collective in INPUT_PER_RANK else 1,
+            self.ranks if self.collective in OUTPUT_PER_RANK else 1,
+        )
+        chunks = [regions * self.region_chunks for regions in per_rank]
+        self._sizes = (*chunks, MOST_SCRATCH)
+        if (total := self.ranks * sum(chunks)) > MOST_CHUNKS:
+            raise ValueError(f"chunks: {total:,} in all buffers of {self.ranks} ranks; at most {MOST_CHUNKS:,} can be")
+        return empty_schedule(self, *self._sizes)
+
+    def place_of(self, depth: int) -> tuple[int, int]:
+        """Line and number of the file that called, so many calls further out."""
+        frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        return frame.f_lineno, self.files.setdefault(frame.f_code.co_filename, len(self.files))
+
+    def move(
+        self, source: Chunk, place: Chunk, term: Chunk | None, channel: int | None, publish: bool | str | None
+    ) -> Chunk:
+        """Write a statement down, on behalf of the function that called a method of a chunk."""
+        verb = "copy_to" if term is None else "reduce_to"
+        self._check(verb, source, place, term)
+        cell, target, count, remote = source._cell, place._cell, source.count, source.rank != place.rank
+        if channel is None:
+            channel = self._came_on.get(cell, 0) if self._came_on else 0
+        else:
+            channel = whole(channel, f"{verb}: channel", most=MOST_CHANNEL)
+        if publish not in PUBLISH:
+            raise ValueError(f'{verb}: publish is {shown(publish)}; give True, False, "own" or nothing')
+        if term is None:
+            if cell == target:
+                return place
+            term_cell = -1
+        else:
+            term_cell = term._cell
+            if not remote and term_cell != target:
+                if cell == target:  # a sum does not mind which of the two terms it replaces
+                    source, term, cell, term_cell = term, source, term_cell, cell
+                else:
+                    self._record(term, place, None, channel, -1, term_cell, target, -1, count, False, 4)
+                    term, term_cell = place, target
+        self._record(source, place, term, channel, PUBLISH[publish], cell, target, term_cell, count, remote, 4)
+        return place
+
+    def _record(
+        self,
+        source: Chunk,
+        place: Chunk,
+        term: Chunk | None,
+        channel: int,
+        publish: int,
+        cell: int,
+        target: int,
+        term_cell: int,
+        count: int,
+        remote: bool,
+        depth: int,
+    ) -> None:
+        written, read = self._written, self._read
+        level = 0
+        for at in range(count):
+            here = target + at
+            if (before := written.get(cell + at)) is None:
+                raise ValueError(f"{_chunk_at(source, at)} is read, and nothing has written it; write it before")
+            level = max(level, before + remote, written.get(here, 0), read.pop(here, 0))
+            if term_cell >= 0 and term_cell != target:
+                if (before := written.get(term_cell + at)) is None:
+                    raise ValueError(f"{_chunk_at(term or place, at)} is read, and nothing has written it; write it before")
+                level = max(level, before)
+            elif term_cell >= 0 and here not in written:
+                raise ValueError(
+                    f"{_chunk_at(place, at)} is added to, and nothing has written it; copy there, or give into="
+                )
+        for at in range(count):
+            read[cell + at] = max(level, read.get(cell + at, 0))
+            if term_cell >= 0 and term_cell != target:
+                read[term_cell + at] = max(level, read.get(term_cell + at, 0))
+            written[target + at] = level
+            if channel or self._came_on:
+                self._came_on[target + at] = channel
+        line, file = self.place_of(depth)
+        added = place if term is None else term
+        self.statements.extend(
+            (
+                term is not None,
+                source.rank,
+                source.buffer,
+                source.first,
+                place.rank,
+                place.buffer,
+                place.first,
+                added.buffer,
+                added.first,
+                count,
+                channel,
+                publish,
+                level,
+                line,
+                file,
+            )
+        )
+        if len(self.statements) > MOST_STATEMENTS * len(Statement._fields):
+            raise ValueError(f"more than {MOST_STATEMENTS:,} copies and reductions; give fewer ranks or chunks")
+
+    def _check(self, verb: str, source: Chunk, place: Chunk, term: Chunk | None) -> None:
+        for chunk in (place, term):
+            if chunk is None:
+                continue
+            if not isinstance(chunk, Chunk):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"{verb}: {shown(chunk)} is no chunk; p.input, p.output and p.scratch name them")
+            if chunk._program is not self:
+                raise ValueError(f"{verb}: {chunk} belongs to another program; name it with the p of this one")
+            if chunk.count != source.count:
+                raise ValueError(
+                    f"{verb}: {source} is {source.count} chunks and {chunk} is {chunk.count}; they must be as many"
+                )
+        if term is not None and term.rank != place.rank:
+            raise ValueError(f"{verb}: into is {place}, and the sum is made on rank {term.rank}; copy it there after")
+        if self.threads:
+            raise ValueError(f"{verb}: an algorithm is copies and reductions, or threads; this one has threads already")
+        if source.count > 1:
+            self._refuse_overlap(verb, source, place, term)
+
+    def _refuse_overlap(self, verb: str, source: Chunk, place: Chunk, term: Chunk | None) -> None:
+        for chunk in (source, term):
+            if chunk is not None and 0 < abs(chunk._cell - place._cell) < chunk.count:
+                raise ValueError(f"{verb}: {chunk} and {place} overlap; go by scratch, or chunk by chunk")
+
+    def _place(self, buffer: int, rank: int, chunk: int, count: int) -> Chunk:
+        if self._sizes is None:
+            self._open()
+        sizes = self._sizes or (0, 0, 0)
+        name = ("input", "output", "scratch")[buffer]
+        if type(rank) is not int or not 0 <= rank < self.ranks:
+            rank = whole(rank, f"{name}: rank", most=self.ranks - 1)
+        if type(count) is not int or count < 1:
+            count = whole(count, f"{name}: count", least=1)
+        if type(chunk) is not int or not 0 <= chunk <= sizes[buffer] - count:
+            chunk = whole(chunk, f"{name}: chunk")
+            if chunk + count > sizes[buffer]:
+                what = f"chunk {chunk}" if count == 1 else f"chunks {chunk} to {chunk + count - 1}"
+                raise ValueError(f"{name}: no {what} of rank {rank}; choose 0 to {sizes[buffer] - 1}")
+        if buffer == kinds.SCRATCH:
+            self.scratch_chunks = max(self.scratch_chunks, chunk + count)
+        return Chunk(self, rank, buffer, chunk, count, self._bases[rank][buffer] + chunk)
+
+    def _open(self) -> None:
+        """Number the cells, and fill those of the inputs."""
+        geometry = self.geometry()
+        self._bases = geometry.cell_bases()[0].tolist()
+        for base in self._bases:
+            self._written |= dict.fromkeys(range(base[0], base[0] + geometry.input_chunks), 0)
+
+
+def empty_schedule(program: Program, input_chunks: int, output_chunks: int, scratch_chunks: int) -> Schedule:
+    """A schedule without threads, of a program's collective and layout."""
+    import numpy as np
+
+    from collemu.schedule import OP, THREAD
+
+    return Schedule(
+        program.collective,
+        "",
+        program.ranks,
+        program.root,
+        1,
+        np.empty(0, THREAD),
+        np.empty(0, OP),
+        input_chunks,
+        output_chunks,
+        scratch_chunks,
+        program.in_place,
+    )
+
+
+def _chunk_at(chunk: Chunk, at: int) -> str:
+    return f"rank {chunk.rank} {chunk_name(chunk.buffer, chunk.first + at)}"
