@@ -6,7 +6,7 @@ arrays (`THREAD`, `OP`), so that half a million operations are a few megabytes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK, ROOTED
 
 if TYPE_CHECKING:
     from collemu.catalogue import System
+    from collemu.origins import Origins
 
 #: One operation: ``src`` and ``dst`` are first chunks, ``count`` is in chunks, ``dep`` is an operation of the
 #: same rank that must have finished, or -1.
@@ -147,7 +148,7 @@ class Schedule:
         Ranks of a switch group, whose memory the in-switch operations of a member read or write: rank r is in group
         ``r // group_ranks``. 0: all ranks are one group.
     origin
-        Names the place in a user's file where an operation was written, as in ``mine.py:14``; None for others.
+        Lines of a user's file in which the operations were written; None for algorithms that come from elsewhere.
     """
 
     collective: str
@@ -162,7 +163,7 @@ class Schedule:
     scratch_chunks: int = 0
     in_place: bool = False
     group_ranks: int = 0
-    origin: Callable[[int], str] | None = field(default=None, repr=False)
+    origin: Origins | None = field(default=None, repr=False)
 
     def group_of(self, rank: int) -> range:
         """The ranks of a rank's switch group."""
@@ -255,7 +256,7 @@ class Schedule:
     def where(self, op: int) -> str:
         """Name an operation by its place, as in ``rank 3 thread 0 step 2``, and where it was written."""
         thread = self.threads[self.thread_of_op[op]]
-        written = f" at {self.origin(op)}" if self.origin else ""
+        written = f" at {self.origin.of(op)}" if self.origin else ""
         return f"rank {thread['rank']} thread {thread['id']} step {op - thread['first']}{written}"
 
     def describe(self, op: int) -> str:

@@ -1,20 +1,81 @@
 """Schedules from files, where a command takes the name of an algorithm."""
 
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collemu.cli.outputs import reason
+from collemu.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from collemu.program import Algorithm
     from collemu.schedule import Schedule
 
 
 def is_file(word: str) -> bool:
     """Whether a word is the path of a schedule; algorithms have neither dots nor slashes in their names."""
     return "." in word or os.sep in word
+
+
+def is_python(word: str) -> bool:
+    """Whether a word is ``FILE.py`` or ``FILE.py:NAME``."""
+    from collemu.program.files import split_name
+
+    return split_name(word) is not None
+
+
+@lru_cache
+def _algorithms(path: str) -> "dict[str, Algorithm]":
+    """What is in a Python file, which runs once; what it prints is no result."""
+    from collemu.program.files import load_algorithms
+
+    if not Path(path).exists():
+        raise ValueError(f"{path} is not there; give the path of a schedule, or a name that collemu algorithms lists")
+    try:
+        with Progress(1, "files") as progress, redirect_stdout(sys.stderr):
+            progress.say(f"running {path}")
+            return load_algorithms(path)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {reason(error)}") from None
+
+
+def collectives_of(word: str) -> list[str]:
+    """What the algorithms of ``FILE.py`` do, or the one of ``FILE.py:NAME``."""
+    from collemu.program.files import choose_algorithm, split_name
+
+    path, name = split_name(word) or (word, None)
+    found = _algorithms(path)
+    return [each.collective for each in ([choose_algorithm(word, found)] if name is not None else found.values())]
+
+
+def run_python(
+    word: str,
+    collective: str,
+    ranks: int,
+    *,
+    root: int = 0,
+    channels: int = 1,
+    chunks: int | None = None,
+    in_place: bool | None = None,
+) -> "Schedule":
+    """The schedule that ``FILE.py`` or ``FILE.py:NAME`` writes for a collective; what it prints is no result.
+
+    Raises
+    ------
+    ValueError
+        For whatever is wrong in the file; the text begins with file and line.
+    """
+    from collemu.program.files import choose_algorithm, split_name
+
+    path, _ = split_name(word) or (word, None)
+    found = choose_algorithm(word, _algorithms(path), collective)
+    lanes = None if channels == 1 else channels
+    with redirect_stdout(sys.stderr):
+        return found.schedule(ranks, root=root, channels=lanes, chunks=chunks, in_place=in_place)
 
 
 @lru_cache

@@ -5,13 +5,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from collemu.cli.files import is_file, load_for
+from collemu.cli.files import is_file, is_python, load_for, run_python
 from collemu.cli.options import AUTO, Point
 
 if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.schedule import Schedule
 
+MOST_SLOTS = 2**20  # whether those of a system are enough is told by the run
 MOST_OVERHEAD = 4  # bytes on a link for a byte of the size, with protocol lines and scales: a generous bound
 
 
@@ -26,8 +27,17 @@ def load(name: str) -> "System":
 @lru_cache(maxsize=8)
 def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
     """A schedule, built or read once for all sizes, dtypes and wire formats."""
-    from collemu import build_schedule
+    from collemu import ScheduleError, build_schedule, verify
 
+    if is_python(algorithm):
+        from collemu.program import ProgramError
+
+        schedule = run_python(algorithm, collective, ranks, root=root, channels=channels, chunks=chunks)
+        try:
+            verify(schedule, slots=MOST_SLOTS)
+        except ScheduleError as error:
+            raise ProgramError(f"{error} ({ranks} ranks)") from error
+        return schedule
     if is_file(algorithm):
         return load_for(algorithm, [collective])
     return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)

@@ -102,7 +102,7 @@ class Algorithm:
         Returns
         -------
         Schedule
-            Of sound structure; `collemu.verify` proves the rest.
+            `collemu.verify` proves it, and names lines of the function where it cannot.
 
         Raises
         ------
@@ -112,7 +112,6 @@ class Algorithm:
             For numbers that are out of range or that the function does not take.
         """
         from collemu.builders.single import single_rank
-        from collemu.verification.structure import check_structure
 
         ranks = whole(ranks, "ranks", least=1)
         root = whole(root, "root")
@@ -123,11 +122,9 @@ class Algorithm:
         if ranks == 1:
             return replace(single_rank(self.collective, self.name), in_place=shared)
         program = Program(self.collective, ranks, root if self.collective in ROOTED else 0, shared)
-        with UsersCode(self.function.__code__.co_filename, self.defined_at):
+        with UsersCode(self.function.__code__.co_filename, self.defined_at, f" ({ranks} ranks)"):
             self.function(program, **arguments)
-            schedule = _lowered(program, self)
-        check_structure(schedule)
-        return schedule
+            return _lowered(program, self)
 
     @property
     def defined_at(self) -> str:
@@ -158,8 +155,8 @@ class UsersCode:
     The folder of its file is importable, and errors come out as `ProgramError`, with the user's line.
     """
 
-    def __init__(self, file: str, otherwise: str | None = None) -> None:
-        self._file, self._otherwise = file, otherwise or file
+    def __init__(self, file: str, otherwise: str | None = None, addition: str = "") -> None:
+        self._file, self._otherwise, self._addition = file, otherwise or file, addition
         self._folder = os.path.dirname(os.path.abspath(file))
 
     def __enter__(self) -> None:
@@ -178,7 +175,7 @@ class UsersCode:
             where, text = f"{error.filename}:{error.lineno or 1}", f"{type(error).__name__}: {error.msg}"
         else:
             where = self._where(error)
-        raise ProgramError(f"{where}: {' '.join(text.split())}") from error
+        raise ProgramError(f"{where}: {' '.join(text.split())}{self._addition}") from error
 
     def _where(self, error: BaseException) -> str:
         """The innermost line in the user's file, or in one that lies beside it."""
@@ -227,9 +224,9 @@ def _lowered(program: Program, made: Algorithm) -> Schedule:
     from collemu.program.lowering import lower_statements, lower_threads
 
     if program.threads:
-        schedule = lower_threads(program)
+        schedule = lower_threads(program, made.defined_at)
     elif program.statements:
-        schedule = lower_statements(program)
+        schedule = lower_statements(program, made.defined_at)
     else:
         raise ValueError(f"{made.name} does nothing for {program.ranks} ranks; copy chunks, or make threads")
     asked = schedule.ops["publish"].copy()

@@ -10,6 +10,7 @@ from collemu_kernels import kinds
 from numpy.typing import NDArray
 
 from collemu.matching import match_messages
+from collemu.origins import Origins
 from collemu.program.dependencies import Accesses, Bools, Ints, accesses, rounds
 from collemu.program.fusing import find_connections, fuse, pair_connections, running_max
 from collemu.program.recording import Program, Statement
@@ -21,24 +22,13 @@ _TRIES = 6
 _MOST_THREADS = int(np.iinfo(THREAD["id"]).max)
 
 
-class Origins:
-    """Where in a user's file the operations of a schedule were written."""
-
-    def __init__(self, files: tuple[str, ...], file: NDArray[Any], line: NDArray[Any]) -> None:
-        self._files, self._file, self._line = files, file.astype(np.int32), line.astype(np.int32)
-
-    def __call__(self, op: int) -> str:
-        """File and line of an operation."""
-        return f"{self._files[self._file[op]]}:{self._line[op]}"
-
-
-def lower_statements(program: Program) -> Schedule:
+def lower_statements(program: Program, definition: str) -> Schedule:
     """The schedule of a program of copies and reductions; nothing is published yet but what says so."""
     table = np.frombuffer(program.statements, dtype=np.int64).reshape(-1, len(Statement._fields))
     columns = {name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(Statement._fields)}
     geometry = program.geometry()
     geometry = replace(geometry, scratch_chunks=program.scratch_chunks)
-    draft = _Draft(geometry, columns, tuple(program.files))
+    draft = _Draft(geometry, columns, tuple(program.files), definition)
     pairs = draft.pairs()
     for tries_left in reversed(range(_TRIES)):
         pairs = draft.fitting(pairs)
@@ -55,8 +45,9 @@ def lower_statements(program: Program) -> Schedule:
 class _Draft:
     """Statements, and the parts of them: sends (2j) and ends (2j + 1)."""
 
-    def __init__(self, geometry: Schedule, columns: dict[str, Ints], files: tuple[str, ...]) -> None:
-        self._geometry, self._columns, self._files = geometry, columns, files
+    def __init__(self, geometry: Schedule, columns: dict[str, Ints], files: tuple[str, ...], definition: str) -> None:
+        self._geometry, self._columns = geometry, columns
+        self._files, self._definition = files, definition
         self._lines = find_connections(columns, geometry.ranks)
         bases, cells = geometry.cell_bases()
         output = np.zeros(cells, dtype=np.bool_)
@@ -136,7 +127,7 @@ class _Draft:
             threads=threads,
             ops=ops,
             channels=int(threads["channel"].max(initial=0)) + 1,
-            origin=Origins(self._files, columns["file"][statement], columns["line"][statement]),
+            origin=Origins(self._files, columns["file"][statement], columns["line"][statement], self._definition),
         )
 
     def _threads(self) -> tuple[NDArray[Any], Ints]:
@@ -271,7 +262,7 @@ def _with_dependencies(ops: NDArray[Any], op: Ints, dep: Ints, statement: Ints) 
     return table, origin, statement[origin]
 
 
-def lower_threads(program: Program) -> Schedule:
+def lower_threads(program: Program, definition: str) -> Schedule:
     """The schedule of a program of threads; nothing is published yet but what says so."""
     made = sorted(program.threads, key=lambda thread: thread.rank)
     threads = np.zeros(len(made), dtype=THREAD)
@@ -315,7 +306,7 @@ def lower_threads(program: Program) -> Schedule:
         ops=ops,
         scratch_chunks=program.scratch_chunks,
         channels=int(threads["channel"].max(initial=0)) + 1,
-        origin=Origins(tuple(program.files), file, line),
+        origin=Origins(tuple(program.files), file, line, definition),
     )
 
 
