@@ -64,10 +64,13 @@ def pair_connections(lines: Connections, incoming: Ints, outgoing: Ints) -> Ints
         if go >= 0 and back[go] < 0:
             onward[come], back[go] = go, come
 
-    ins, outs = (np.unique(lines.channel * (total + 1) + ends, return_index=True, return_counts=True) for ends in lines[2:0:-1])
-    _, come, go = np.intersect1d(ins[0][ins[2] == 1], outs[0][outs[2] == 1], return_indices=True)
-    come, go = ins[1][ins[2] == 1][come], outs[1][outs[2] == 1][go]
-    onward[come] = go  # already so, or free on both sides
+    ranks = 1 + max(lines.sender.max(initial=0), lines.receiver.max(initial=0))
+    lone: list[tuple[Ints, Ints]] = []
+    for ends in (lines.receiver, lines.sender):
+        lane, at, times = np.unique(lines.channel * ranks + ends, return_index=True, return_counts=True)
+        lone.append((lane[times == 1], at[times == 1]))
+    _, come, go = np.intersect1d(lone[0][0], lone[1][0], return_indices=True)
+    onward[lone[0][1][come]] = lone[1][1][go]  # already so, or free on both sides
     return onward
 
 

@@ -185,7 +185,8 @@ class Program:
         made = Thread(self, rank, *peers, whole(channel, "thread: channel", most=MOST_CHANNEL))
         if rank in peers:
             raise ValueError(f"thread: rank {rank} is its own peer; what stays on a rank is copied or reduced")
-        self.geometry()
+        if self._sizes is None:
+            self._open()
         for other in self.threads:
             made.refuse_to_share(other)
         self.threads.append(made)
