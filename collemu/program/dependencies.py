@@ -6,7 +6,8 @@ A statement has two parts: its send (number 2j, none where it stays on a rank), 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,44 +95,70 @@ def accesses(columns: dict[str, Ints], cells: dict[str, Ints], output: Bools) ->
     return Accesses(before[differ], after[differ], part[earlier[true]], part[true], kept)
 
 
-def rounds(columns: dict[str, Any], cells: dict[str, Ints], order: Ints, connection: Ints) -> Ints:
-    """In which round each statement ends, if a connection carries one message a round.
+def rounds(order: Accesses, connection: Ints) -> tuple[Ints, Ints]:
+    """In which round each statement ends, and which one comes after which, if a connection carries one message a round.
+
+    What could go by a connection in a round goes in the order in which it was written. So some connection is at work
+    in every round, and data that is under way goes on before more of it sets out.
 
     Parameters
     ----------
-    columns, cells
-        As in `accesses`.
-    order : int64 [statements]
-        The statements in an order that respects all chunks.
+    order : Accesses
     connection : int64 [statements]
-        Number of the connection, -1 for none.
+        By which a statement sends, -1 where it stays on its rank.
+
+    Returns
+    -------
+    round, turn : int64 [statements]
+        Turns grow with rounds, and within a round with the order that chunks want.
     """
-    written: dict[int, int] = {}
-    read: dict[int, int] = {}
-    busy: dict[int, int] = {}
-    found = np.empty(len(order), dtype=np.int64)
-    rows = zip(
-        order.tolist(),
-        *(values[order].tolist() for values in (cells["source"], cells["term"], cells["target"])),
-        *(columns[name][order].tolist() for name in ("reduces", "count")),
-        connection[order].tolist(),
-        strict=True,
-    )
-    for statement, source, term, target, adds, count, lane in rows:
-        now = busy.get(lane, 0) + 1 if lane >= 0 else 0
-        travels = int(lane >= 0)
-        for at in range(count):
-            now = max(
-                now, written.get(source + at, 0) + travels, written.get(target + at, 0), read.pop(target + at, 0)
-            )
-            if adds:
-                now = max(now, written.get(term + at, 0))
-        for at in range(count):
-            read[source + at] = max(now, read.get(source + at, 0))
-            if adds:
-                read[term + at] = max(now, read.get(term + at, 0))
-            written[target + at] = now
-        if lane >= 0:
-            busy[lane] = now
-        found[statement] = now
-    return found
+    total = len(connection)
+    pairs = np.unique((order.before >> 1) * (2 * total) + order.after)
+    source, part = np.divmod(pairs, 2 * total)
+    waits = np.bincount(part >> 1, minlength=total).tolist()
+    begin = np.searchsorted(source, np.arange(total + 1)).tolist()
+    targets, travels = (part >> 1).tolist(), (part % 2 == 0).tolist()
+    lane = connection.tolist()
+    earliest = [1 if each >= 0 else 0 for each in lane]
+    found, turn = [0] * total, [0] * total
+    coming: dict[int, list[int]] = {}  # by round, what can go from then on
+    for statement in range(total):
+        if not waits[statement]:
+            coming.setdefault(earliest[statement], []).append(statement)
+    queues: dict[int, list[int]] = {}  # of what can go now, by connection
+    now = done = 0
+    while done < total:
+        for statement in coming.get(now, ()):
+            if lane[statement] >= 0:
+                heappush(queues.setdefault(lane[statement], []), statement)
+        ready = [statement for statement in coming.pop(now, ()) if lane[statement] < 0]
+        ready += [queue[0] for queue in queues.values()]
+        heapify(ready)
+        used: set[int] = set()
+        while ready:
+            statement = heappop(ready)
+            here = lane[statement]
+            if here >= 0:
+                if here in used:
+                    continue
+                used.add(here)
+                heappop(queues[here])
+                if not queues[here]:
+                    del queues[here]
+            found[statement], turn[statement] = now, done
+            done += 1
+            for at in range(begin[statement], begin[statement + 1]):
+                target = targets[at]
+                if (soonest := now + travels[at]) > earliest[target]:
+                    earliest[target] = soonest
+                waits[target] -= 1
+                if waits[target]:
+                    continue
+                if earliest[target] > now:
+                    coming.setdefault(earliest[target], []).append(target)
+                    continue
+                if lane[target] >= 0:
+                    heappush(queues.setdefault(lane[target], []), target)
+                heappush(ready, target)
+        now += 1
+    return np.array(found, dtype=np.int64), np.array(turn, dtype=np.int64)

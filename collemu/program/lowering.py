@@ -59,10 +59,7 @@ class _Draft:
         }
         self._in_place = at["term"] == at["target"]
         self._order: Accesses = accesses(columns, at, output)
-        by_level = np.lexsort((np.arange(len(columns["level"])), columns["level"]))
-        now = rounds(columns, at, by_level, self._lines.of)
-        turn = np.empty_like(by_level)
-        turn[by_level] = np.arange(len(by_level))
+        now, turn = rounds(self._order, self._lines.of)
         # Sends of a round come before what ends in it.
         when = np.stack([2 * now - 1, 2 * now], axis=1).ravel()
         self._key = np.empty(len(when), dtype=np.int64)

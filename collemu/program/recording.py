@@ -45,7 +45,6 @@ class Statement(NamedTuple):
     count: int
     channel: int
     publish: int
-    level: int  # messages that must have come before it is finished, itself among them
     line: int
     file: int
 
@@ -134,11 +133,8 @@ class Program:
         self.threads: list[Thread] = []
         self._sizes: tuple[int, int, int] | None = None
         self._bases: list[list[int]] = []
-        # Of each cell that holds something: messages before its last value, and before the last read of that;
-        # the channel on which it came.
-        self._written: dict[int, int] = {}
-        self._read: dict[int, int] = {}
-        self._came_on: dict[int, int] = {}
+        self._written: set[int] = set()  # cells that hold something
+        self._came_on: dict[int, int] = {}  # the channel on which it came, where that may not be 0
 
     def chunks(self, number: int) -> None:
         """Say into how many chunks a region of ``count`` elements is cut: 1 if nobody says.
@@ -215,26 +211,22 @@ class Program:
         """Write a statement down, on behalf of the function that called a method of a chunk."""
         verb = "copy_to" if term is None else "reduce_to"
         self._check(verb, source, place, term)
-        cell, target, count, remote = source._cell, place._cell, source.count, source.rank != place.rank
         if channel is None:
-            channel = self._came_on.get(cell, 0) if self._came_on else 0
+            channel = self._came_on.get(source._cell, 0) if self._came_on else 0
         else:
             channel = whole(channel, f"{verb}: channel", most=MOST_CHANNEL)
         if publish not in PUBLISH:
             raise ValueError(f'{verb}: publish is {shown(publish)}; give True, False, "own" or nothing')
         if term is None:
-            if cell == target:
+            if source._cell == place._cell:
                 return place
-            term_cell = -1
-        else:
-            term_cell = term._cell
-            if not remote and term_cell != target:
-                if cell == target:  # a sum does not mind which of the two terms it replaces
-                    source, term, cell, term_cell = term, source, term_cell, cell
-                else:
-                    self._record(term, place, None, channel, -1, term_cell, target, -1, count, False, 4)
-                    term, term_cell = place, target
-        self._record(source, place, term, channel, PUBLISH[publish], cell, target, term_cell, count, remote, 4)
+        elif source.rank == place.rank and term._cell != place._cell:
+            if source._cell == place._cell:  # a sum does not mind which of the two terms it replaces
+                source, term = term, source
+            else:
+                self._record(term, place, None, channel, PUBLISH[None])
+                term = place
+        self._record(source, place, term, channel, PUBLISH[publish])
         return place
 
     def _record(
@@ -244,36 +236,18 @@ class Program:
         term: Chunk | None,
         channel: int,
         publish: int,
-        cell: int,
-        target: int,
-        term_cell: int,
-        count: int,
-        remote: bool,
-        depth: int,
     ) -> None:
-        written, read = self._written, self._read
-        level = 0
-        for at in range(count):
-            here = target + at
-            if (before := written.get(cell + at)) is None:
-                raise ValueError(f"{_chunk_at(source, at)} is read, and nothing has written it; write it before")
-            level = max(level, before + remote, written.get(here, 0), read.pop(here, 0))
-            if term_cell >= 0 and term_cell != target:
-                if (before := written.get(term_cell + at)) is None:
-                    raise ValueError(f"{_chunk_at(term or place, at)} is read, and nothing has written it; write it before")
-                level = max(level, before)
-            elif term_cell >= 0 and here not in written:
-                raise ValueError(
-                    f"{_chunk_at(place, at)} is added to, and nothing has written it; copy there, or give into="
-                )
-        for at in range(count):
-            read[cell + at] = max(level, read.get(cell + at, 0))
-            if term_cell >= 0 and term_cell != target:
-                read[term_cell + at] = max(level, read.get(term_cell + at, 0))
-            written[target + at] = level
-            if channel or self._came_on:
-                self._came_on[target + at] = channel
-        line, file = self.place_of(depth)
+        written, count = self._written, source.count
+        for read in (source, term):
+            if read is not None and (count > 1 or read._cell not in written):
+                self._refuse_unwritten(read, place)
+        if count == 1:
+            written.add(place._cell)
+        else:
+            written.update(range(place._cell, place._cell + count))
+        if channel or self._came_on:
+            self._came_on |= dict.fromkeys(range(place._cell, place._cell + count), channel)
+        line, file = self.place_of(4)
         added = place if term is None else term
         self.statements.extend(
             (
@@ -289,13 +263,18 @@ class Program:
                 count,
                 channel,
                 publish,
-                level,
                 line,
                 file,
             )
         )
         if len(self.statements) > MOST_STATEMENTS * len(Statement._fields):
             raise ValueError(f"more than {MOST_STATEMENTS:,} copies and reductions; give fewer ranks or chunks")
+
+    def _refuse_unwritten(self, chunk: Chunk, place: Chunk) -> None:
+        for at in range(chunk.count):
+            if chunk._cell + at not in self._written:
+                cure = "copy there first, or give into=" if chunk is place else "write it before"
+                raise ValueError(f"{_chunk_at(chunk, at)} is read, and nothing has written it; {cure}")
 
     def _check(self, verb: str, source: Chunk, place: Chunk, term: Chunk | None) -> None:
         for chunk in (place, term):
@@ -344,7 +323,7 @@ class Program:
         geometry = self.geometry()
         self._bases = geometry.cell_bases()[0].tolist()
         for base in self._bases:
-            self._written |= dict.fromkeys(range(base[0], base[0] + geometry.input_chunks), 0)
+            self._written.update(range(base[0], base[0] + geometry.input_chunks))
 
 
 def empty_schedule(program: Program, input_chunks: int, output_chunks: int, scratch_chunks: int) -> Schedule:
