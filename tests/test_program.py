@@ -1,4 +1,4 @@
-"""Algorithms of one's own: copies and reductions do what they say in the order in which they stand, whatever is fused."""
+"""Algorithms of one's own: copies and reductions do what they say in the order in which they stand, however fused."""
 
 import re
 from random import Random

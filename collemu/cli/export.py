@@ -52,7 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         with Progress(1, "schedules") as progress:
             progress.say(f"{name} {ranks} ranks")
             schedule = run_python(
-                name, found[0][0], ranks, root=root, channels=channels, chunks=chunks, in_place=arguments.in_place or None
+                name,
+                found[0][0],
+                ranks,
+                root=root,
+                channels=channels,
+                chunks=chunks,
+                in_place=arguments.in_place or None,
             )
     else:
         schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks)

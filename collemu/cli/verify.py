@@ -27,7 +27,9 @@ def add_parser(subparsers: Any) -> None:
         "An XML file is verified for its own ranks, in place and out of place as it says.",
     )
     parser.add_argument(
-        "algorithm", metavar="ALGORITHM|FILE", help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL XML"
+        "algorithm",
+        metavar="ALGORITHM|FILE",
+        help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL XML",
     )
     parser.add_argument(
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"
@@ -73,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
             for fault in faults:
                 print(fault)
             if good:
-                what = " and ".join(good) if is_file(algorithm) and not is_python(algorithm) else f"{len(good)} rank counts"
+                counted = is_python(algorithm) or not is_file(algorithm)
+                what = f"{len(good)} rank counts" if counted else " and ".join(good)
                 print(
                     f"ok {collective} {algorithm}: {what}, {operations} operations, {messages} messages, "
                     f"runs with {least} FIFO slot{'s' if least != 1 else ''}"
@@ -95,8 +98,10 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
         schedules = lines[collective, name] = {}
         if is_python(name) or not is_file(name):
             for ranks in rank_counts:
-                make = partial(run_python, name, collective) if is_python(name) else partial(
-                    collemu.build_schedule, collective, name
+                make = (
+                    partial(run_python, name, collective)
+                    if is_python(name)
+                    else partial(collemu.build_schedule, collective, name)
                 )
                 schedules[f"{ranks} ranks"] = partial(make, ranks, root=root, channels=channels, chunks=chunks)
             continue

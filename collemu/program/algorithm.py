@@ -137,13 +137,12 @@ class Algorithm:
         found: dict[str, int] = {"root": root} if "root" in takes else {}
         for name, given in (("channels", channels), ("chunks", chunks)):
             if given is not None:
-                given = whole(given, name, least=1)
+                found[name] = whole(given, name, least=1)
                 if name not in takes:
                     raise ValueError(
                         f"{self.defined_at}: {self.name} takes no {name}, and {name} is {given}; "
                         f"write def {self.function.__name__}(p, {name}=1), or leave it out"
                     )
-                found[name] = given
             elif name in takes and takes[name].default is inspect.Parameter.empty:
                 found[name] = 1
         return found

@@ -115,10 +115,11 @@ def rounds(order: Accesses, connection: Ints) -> tuple[Ints, Ints]:
     total = len(connection)
     pairs = np.unique((order.before >> 1) * (2 * total) + order.after)
     source, part = np.divmod(pairs, 2 * total)
-    waits = np.bincount(part >> 1, minlength=total).tolist()
+    waits: list[int] = np.bincount(part >> 1, minlength=total).tolist()
     begin = np.searchsorted(source, np.arange(total + 1)).tolist()
-    targets, travels = (part >> 1).tolist(), (part % 2 == 0).tolist()
-    lane = connection.tolist()
+    targets: list[int] = (part >> 1).tolist()
+    travels: list[bool] = (part % 2 == 0).tolist()
+    lane: list[int] = connection.tolist()
     earliest = [1 if each >= 0 else 0 for each in lane]
     found, turn = [0] * total, [0] * total
     coming: dict[int, list[int]] = {}  # by round, what can go from then on

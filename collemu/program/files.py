@@ -74,7 +74,9 @@ def choose_algorithm(word: str, found: dict[str, Algorithm], collective: str | N
         raise ValueError(f"{word}: it does {does}, not {collective}")
     if len(fitting) > 1:
         what = f" for {collective}" if collective else ""
-        raise ValueError(f"{path}: {len(fitting)} algorithms{what}; choose {listed(path, {a.name: a for a in fitting})}")
+        raise ValueError(
+            f"{path}: {len(fitting)} algorithms{what}; choose {listed(path, {a.name: a for a in fitting})}"
+        )
     return fitting[0]
 
 

@@ -13,7 +13,7 @@ from collemu.matching import match_messages
 from collemu.origins import Origins
 from collemu.program.dependencies import Accesses, Bools, Ints, accesses, rounds
 from collemu.program.fusing import find_connections, fuse, pair_connections, running_max
-from collemu.program.recording import Program, Statement
+from collemu.program.recording import COLUMNS, Program
 from collemu.schedule import OP, THREAD, Schedule
 from collemu.verification.waits import Waits
 
@@ -24,22 +24,22 @@ _MOST_THREADS = int(np.iinfo(THREAD["id"]).max)
 
 def lower_statements(program: Program, definition: str) -> Schedule:
     """The schedule of a program of copies and reductions; nothing is published yet but what says so."""
-    table = np.frombuffer(program.statements, dtype=np.int64).reshape(-1, len(Statement._fields))
-    columns = {name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(Statement._fields)}
+    table = np.frombuffer(program.statements, dtype=np.int64).reshape(-1, len(COLUMNS))
+    columns = {name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(COLUMNS)}
     geometry = program.geometry()
     geometry = replace(geometry, scratch_chunks=program.scratch_chunks)
     draft = _Draft(geometry, columns, tuple(program.files), definition)
     pairs = draft.pairs()
-    for tries_left in reversed(range(_TRIES)):
+    for _ in range(_TRIES):
         pairs = draft.fitting(pairs)
-        schedule = draft.schedule(*pairs)
+        schedule = draft.schedule(pairs[0], pairs[1])
         waits = Waits(schedule, match_messages(schedule))
-        if len(pairs[0]) == 0 or waits.runs(SLOTS):
+        if waits.runs(SLOTS):
             return schedule
-        # Take apart what is in the way, and in the end everything: one message at a time always gets through.
         stuck = draft.statement_of[[op for op, _, _ in waits.cycle(SLOTS)]]
-        pairs = pairs[:, ~np.isin(pairs[0], stuck) & (tries_left > 1)]
-    return schedule
+        pairs = pairs[:, ~np.isin(pairs[0], stuck)]  # take apart what is in the way
+    nothing = pairs[:, :0]  # in the end everything: one message at a time always gets through
+    return draft.schedule(nothing[0], nothing[1])
 
 
 class _Draft:
@@ -79,7 +79,7 @@ class _Draft:
 
     def fitting(self, pairs: Ints) -> Ints:
         """Those of the pairs that leave the messages of each connection in order."""
-        return pairs[:, fuse(*pairs, self._key, self._lines)]
+        return pairs[:, fuse(pairs[0], pairs[1], self._key, self._lines)]
 
     def _candidates(self) -> tuple[Ints, Ints]:
         """Pairs of statements: the second sends on just what the first has brought, on the same channel."""
@@ -319,4 +319,3 @@ def _row(step: Any, source: Any, target: Any) -> tuple[int, ...]:
         one.count if one else 0,
         -1,
     )
-

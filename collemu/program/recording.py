@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
 from collemu_kernels import kinds
 
-from collemu.arguments import one_of, shown, whole
+from collemu.arguments import shown, whole
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
 from collemu.program.threads import Thread
 from collemu.schedule import Schedule, chunk_name
@@ -30,37 +30,46 @@ class ProgramError(ValueError):
     """A mistake in a user's algorithm; the text begins with the file and line where it was made."""
 
 
-class Statement(NamedTuple):
-    """A copy or a reduction, as it is written down: numbers, one column each."""
-
-    reduces: int
-    source_rank: int
-    source_buffer: int
-    source: int
-    rank: int  # where the result stands
-    buffer: int
-    chunk: int
-    term_buffer: int  # of a reduction: what the source is added to
-    term: int
-    count: int
-    channel: int
-    publish: int
-    line: int
-    file: int
+#: A copy or a reduction, as it is written down: numbers, one column each. The result stands at (rank, buffer, chunk);
+#: a reduction adds the source to the term, which is on that rank too.
+COLUMNS = (
+    "reduces",
+    "source_rank",
+    "source_buffer",
+    "source",
+    "rank",
+    "buffer",
+    "chunk",
+    "term_buffer",
+    "term",
+    "count",
+    "channel",
+    "publish",
+    "line",
+    "file",
+)
 
 
 class Chunk:
     """A place: one chunk, or a run of chunks, in a buffer of a rank.
 
     It stands for what is there when a statement is made, so one name can be used again and again.
+
+    Attributes
+    ----------
+    program : Program
+    rank, buffer, first, count : int
+        ``count`` chunks from the first on.
+    cell : int
+        Number of the first among all chunks of the program; chunks that share memory share it.
     """
 
-    __slots__ = ("_cell", "_program", "buffer", "count", "first", "rank")
+    __slots__ = ("buffer", "cell", "count", "first", "program", "rank")
 
     def __init__(self, program: Program, rank: int, buffer: int, first: int, count: int, cell: int) -> None:
-        self._program = program
+        self.program = program
         self.rank, self.buffer, self.first, self.count = rank, buffer, first, count
-        self._cell = cell
+        self.cell = cell
 
     def copy_to(self, place: Chunk, *, channel: int | None = None, publish: bool | str | None = None) -> Chunk:
         """Copy to another place, of the same rank or another.
@@ -79,7 +88,7 @@ class Chunk:
         Chunk
             The place.
         """
-        return self._program.move(self, place, None, channel, publish)
+        return self.program.move(self, place, None, channel, publish)
 
     def reduce_to(
         self,
@@ -105,7 +114,7 @@ class Chunk:
         Chunk
             Where the sum is.
         """
-        return self._program.move(self, place if into is None else into, place, channel, publish)
+        return self.program.move(self, place if into is None else into, place, channel, publish)
 
     def __repr__(self) -> str:
         return f"rank {self.rank} {chunk_name(self.buffer, self.first, self.count)}"
@@ -178,7 +187,7 @@ class Program:
             -1 if peer is None else whole(peer, f"thread: {name}", most=most)
             for peer, name in ((send_peer, "send_peer"), (recv_peer, "recv_peer"))
         ]
-        made = Thread(self, rank, *peers, whole(channel, "thread: channel", most=MOST_CHANNEL))
+        made = Thread(self, rank, peers[0], peers[1], whole(channel, "thread: channel", most=MOST_CHANNEL))
         if rank in peers:
             raise ValueError(f"thread: rank {rank} is its own peer; what stays on a rank is copied or reduced")
         if self._sizes is None:
@@ -190,15 +199,13 @@ class Program:
 
     def geometry(self) -> Schedule:
         """A schedule that does nothing, with the program's ranks and buffers."""
-        per_rank = (
-            self.ranks if self.collective in INPUT_PER_RANK else 1,
-            self.ranks if self.collective in OUTPUT_PER_RANK else 1,
+        chunks = (
+            self.region_chunks * (self.ranks if self.collective in INPUT_PER_RANK else 1),
+            self.region_chunks * (self.ranks if self.collective in OUTPUT_PER_RANK else 1),
         )
-        chunks = [regions * self.region_chunks for regions in per_rank]
-        self._sizes = (*chunks, MOST_SCRATCH)
         if (total := self.ranks * sum(chunks)) > MOST_CHUNKS:
             raise ValueError(f"chunks: {total:,} in all buffers of {self.ranks} ranks; at most {MOST_CHUNKS:,} can be")
-        return empty_schedule(self, *self._sizes)
+        return empty_schedule(self, *chunks, MOST_SCRATCH)
 
     def place_of(self, depth: int) -> tuple[int, int]:
         """Line and number of the file that called, so many calls further out."""
@@ -212,16 +219,16 @@ class Program:
         verb = "copy_to" if term is None else "reduce_to"
         self._check(verb, source, place, term)
         if channel is None:
-            channel = self._came_on.get(source._cell, 0) if self._came_on else 0
+            channel = self._came_on.get(source.cell, 0) if self._came_on else 0
         else:
             channel = whole(channel, f"{verb}: channel", most=MOST_CHANNEL)
         if publish not in PUBLISH:
             raise ValueError(f'{verb}: publish is {shown(publish)}; give True, False, "own" or nothing')
         if term is None:
-            if source._cell == place._cell:
+            if source.cell == place.cell:
                 return place
-        elif source.rank == place.rank and term._cell != place._cell:
-            if source._cell == place._cell:  # a sum does not mind which of the two terms it replaces
+        elif source.rank == place.rank and term.cell != place.cell:
+            if source.cell == place.cell:  # a sum does not mind which of the two terms it replaces
                 source, term = term, source
             else:
                 self._record(term, place, None, channel, PUBLISH[None])
@@ -239,14 +246,14 @@ class Program:
     ) -> None:
         written, count = self._written, source.count
         for read in (source, term):
-            if read is not None and (count > 1 or read._cell not in written):
+            if read is not None and (count > 1 or read.cell not in written):
                 self._refuse_unwritten(read, place)
         if count == 1:
-            written.add(place._cell)
+            written.add(place.cell)
         else:
-            written.update(range(place._cell, place._cell + count))
+            written.update(range(place.cell, place.cell + count))
         if channel or self._came_on:
-            self._came_on |= dict.fromkeys(range(place._cell, place._cell + count), channel)
+            self._came_on |= dict.fromkeys(range(place.cell, place.cell + count), channel)
         line, file = self.place_of(4)
         added = place if term is None else term
         self.statements.extend(
@@ -267,12 +274,12 @@ class Program:
                 file,
             )
         )
-        if len(self.statements) > MOST_STATEMENTS * len(Statement._fields):
+        if len(self.statements) > MOST_STATEMENTS * len(COLUMNS):
             raise ValueError(f"more than {MOST_STATEMENTS:,} copies and reductions; give fewer ranks or chunks")
 
     def _refuse_unwritten(self, chunk: Chunk, place: Chunk) -> None:
         for at in range(chunk.count):
-            if chunk._cell + at not in self._written:
+            if chunk.cell + at not in self._written:
                 cure = "copy there first, or give into=" if chunk is place else "write it before"
                 raise ValueError(f"{_chunk_at(chunk, at)} is read, and nothing has written it; {cure}")
 
@@ -282,7 +289,7 @@ class Program:
                 continue
             if not isinstance(chunk, Chunk):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"{verb}: {shown(chunk)} is no chunk; p.input, p.output and p.scratch name them")
-            if chunk._program is not self:
+            if chunk.program is not self:
                 raise ValueError(f"{verb}: {chunk} belongs to another program; name it with the p of this one")
             if chunk.count != source.count:
                 raise ValueError(
@@ -297,7 +304,7 @@ class Program:
 
     def _refuse_overlap(self, verb: str, source: Chunk, place: Chunk, term: Chunk | None) -> None:
         for chunk in (source, term):
-            if chunk is not None and 0 < abs(chunk._cell - place._cell) < chunk.count:
+            if chunk is not None and 0 < abs(chunk.cell - place.cell) < chunk.count:
                 raise ValueError(f"{verb}: {chunk} and {place} overlap; go by scratch, or chunk by chunk")
 
     def _place(self, buffer: int, rank: int, chunk: int, count: int) -> Chunk:
@@ -321,6 +328,7 @@ class Program:
     def _open(self) -> None:
         """Number the cells, and fill those of the inputs."""
         geometry = self.geometry()
+        self._sizes = (geometry.input_chunks, geometry.output_chunks, geometry.scratch_chunks)
         self._bases = geometry.cell_bases()[0].tolist()
         for base in self._bases:
             self._written.update(range(base[0], base[0] + geometry.input_chunks))
