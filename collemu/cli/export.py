@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from collemu.cli import options
-from collemu.cli.files import is_python, run_python
+from collemu.cli.files import find_python, is_python, run_python
 from collemu.cli.outputs import STDOUT, write_whole
 from collemu.cli.progress import Progress
 from collemu.interop.schedules import ENDING
@@ -51,15 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     if is_python(name):
         with Progress(1, "schedules") as progress:
             progress.say(f"{name} {ranks} ranks")
-            schedule = run_python(
-                name,
-                found[0][0],
-                ranks,
-                root=root,
-                channels=channels,
-                chunks=chunks,
-                in_place=arguments.in_place or None,
-            )
+            in_place = arguments.in_place or None  # else as the file says
+            own = find_python(name, found[0][0])
+            schedule = run_python(own, ranks, root=root, channels=channels, chunks=chunks, in_place=in_place)
     else:
         schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks)
         schedule = replace(schedule, in_place=arguments.in_place)
@@ -67,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         report = verify(schedule)
     except ScheduleError as error:
+        if schedule.origin is not None:
+            raise  # which names the line
         raise ValueError(f"{name} does not work {'in' if schedule.in_place else 'out of'} place: {error}") from None
     write_whole(file, lambda out: print(text, end="", file=out))
     if file != STDOUT:

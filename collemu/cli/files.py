@@ -28,19 +28,26 @@ def is_python(word: str) -> bool:
     return split_name(word) is not None
 
 
-@lru_cache
 def _algorithms(path: str) -> "dict[str, Algorithm]":
-    """What is in a Python file, which runs once; what it prints is no result."""
-    from collemu.program.files import load_algorithms
-
-    if not Path(path).exists():
-        raise ValueError(f"{path} is not there; give the path of a schedule, or a name that collemu algorithms lists")
+    """What is in a Python file, which runs once as long as it stays as it is; what it prints is no result."""
     try:
-        with Progress(1, "files") as progress, redirect_stdout(sys.stderr):
-            progress.say(f"running {path}")
-            return load_algorithms(path)
+        state = Path(path).stat()
+        return _load_algorithms(path, str(Path(path).resolve()), state.st_mtime_ns, state.st_size)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} is not there; give the path of a schedule, or a name that collemu algorithms lists"
+        ) from None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {reason(error)}") from None
+
+
+@lru_cache
+def _load_algorithms(path: str, *_: str | int) -> "dict[str, Algorithm]":
+    from collemu.program.files import load_algorithms
+
+    with Progress(1, "files") as progress, redirect_stdout(sys.stderr):
+        progress.say(f"running {path}")
+        return load_algorithms(path)
 
 
 def collectives_of(word: str) -> list[str]:
@@ -52,9 +59,22 @@ def collectives_of(word: str) -> list[str]:
     return [each.collective for each in ([choose_algorithm(word, found)] if name is not None else found.values())]
 
 
+def find_python(word: str, collective: str) -> "Algorithm":
+    """The algorithm that ``FILE.py`` or ``FILE.py:NAME`` has for a collective.
+
+    Raises
+    ------
+    ValueError
+        If there is none or a choice, or for whatever is wrong in the file; the text begins with file and line.
+    """
+    from collemu.program.files import choose_algorithm, split_name
+
+    path, _ = split_name(word) or (word, None)
+    return choose_algorithm(word, _algorithms(path), collective)
+
+
 def run_python(
-    word: str,
-    collective: str,
+    algorithm: "Algorithm",
     ranks: int,
     *,
     root: int = 0,
@@ -62,20 +82,10 @@ def run_python(
     chunks: int | None = None,
     in_place: bool | None = None,
 ) -> "Schedule":
-    """The schedule that ``FILE.py`` or ``FILE.py:NAME`` writes for a collective; what it prints is no result.
-
-    Raises
-    ------
-    ValueError
-        For whatever is wrong in the file; the text begins with file and line.
-    """
-    from collemu.program.files import choose_algorithm, split_name
-
-    path, _ = split_name(word) or (word, None)
-    found = choose_algorithm(word, _algorithms(path), collective)
+    """The schedule that a user's algorithm writes; what it prints is no result."""
     lanes = None if channels == 1 else channels
     with redirect_stdout(sys.stderr):
-        return found.schedule(ranks, root=root, channels=lanes, chunks=chunks, in_place=in_place)
+        return algorithm.schedule(ranks, root=root, channels=lanes, chunks=chunks, in_place=in_place)
 
 
 @lru_cache

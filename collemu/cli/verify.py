@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collemu.cli import options
-from collemu.cli.files import is_file, is_python, load_layouts, refuse_other_ranks, run_python
+from collemu.cli.files import find_python, is_file, is_python, load_layouts, refuse_other_ranks, run_python
 from collemu.cli.progress import Progress
 from collemu.cli.sizes import parse_numbers
 
@@ -98,11 +98,9 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
         schedules = lines[collective, name] = {}
         if is_python(name) or not is_file(name):
             for ranks in rank_counts:
-                make = (
-                    partial(run_python, name, collective)
-                    if is_python(name)
-                    else partial(collemu.build_schedule, collective, name)
-                )
+                make = partial(collemu.build_schedule, collective, name)
+                if is_python(name):
+                    make = partial(run_python, find_python(name, collective))
                 schedules[f"{ranks} ranks"] = partial(make, ranks, root=root, channels=channels, chunks=chunks)
             continue
         for schedule in load_layouts(name, collective):
