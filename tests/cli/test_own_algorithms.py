@@ -250,13 +250,12 @@ REFUSED = {  # lines from 5 on, and what verify says of it
     ),
     "never": ("p.input(0).copy_to(p.output(0), channel=0)", r"bad\.py:5: rank 0 output\[0\] lacks .*"),
     "race": (
-        "t, u = p.thread(0), p.thread(0)\n    t.copy(p.input(0), p.output(0))\n    u.reduce(p.input(0), p.output(0))",
-        r"bad\.py:\d: .* step 0 at bad\.py:\d .*",
+        "t, u, o = p.thread(0), p.thread(0), p.output(0)\n    t.copy(p.input(0), o)\n    u.reduce(p.input(0), o)",
+        r"bad\.py:6: race on rank 0 output\[0\]: nothing orders .* at bad\.py:6 \(.*\) and .* at bad\.py:7 \(.*",
     ),
     "deadlock": (
-        "for r in 0, 1:\n        t = p.thread(r, send_peer=1 - r, recv_peer=1 - r)\n"
-        + "        o = p.output(r)\n        t.recv(o)\n        t.send(o)",
-        r"bad\.py:8: deadlock at any slot count: .* step 0 at bad\.py:8 \(recv to output\[0\]\) waits for .*",
+        "for r in 0, 1:\n        t = p.thread(r, send_peer=1 - r, recv_peer=1 - r)\n        t.recv(p.output(r)), t.send(p.input(r))",
+        r"bad\.py:7: deadlock at any slot count: .* step 0 at bad\.py:7 \(recv to output\[0\]\) waits for .*",
     ),
     "unmatched": (
         "p.thread(0, send_peer=1).send(p.input(0))",
