@@ -254,8 +254,8 @@ REFUSED = {  # lines from 5 on, and what verify says of it
         r"bad\.py:6: race on rank 0 output\[0\]: nothing orders .* at bad\.py:6 \(.*\) and .* at bad\.py:7 \(.*",
     ),
     "deadlock": (
-        "for r in 0, 1:\n        t = p.thread(r, send_peer=1 - r, recv_peer=1 - r)\n        t.recv(p.output(r)), t.send(p.input(r))",
-        r"bad\.py:7: deadlock at any slot count: .* step 0 at bad\.py:7 \(recv to output\[0\]\) waits for .*",
+        "for r in 0, 1:\n        o = 1 - r\n        p.thread(r, send_peer=o, recv_peer=o).recv_copy_send(p.input(r))",
+        r"bad\.py:7: deadlock at any slot count: .* step 0 at bad\.py:7 \(recv_copy_send .*\) waits for .*",
     ),
     "unmatched": (
         "p.thread(0, send_peer=1).send(p.input(0))",
