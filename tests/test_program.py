@@ -2,7 +2,7 @@
 
 import re
 from random import Random
-from time import perf_counter
+from time import process_time
 from unittest.mock import patch
 
 import numpy as np
@@ -389,7 +389,7 @@ def test_a_sum_that_is_needed_where_it_stands_is_stored():
 
     assert made(lambda p, total: None) == ["recv_reduce_send"]
     assert made(lambda p, total: total.copy_to(p.output(1))) == ["copy", "recv_reduce_copy_send"]
-    assert made(lambda p, total: total.copy_to(p.output(0))) == ["send", "recv_reduce_copy_send"]
+    assert made(lambda p, total: total.copy_to(p.output(0))) == ["recv_reduce_copy_send", "send"]
     assert made(lambda p, total: p.input(1).copy_to(total)) == ["copy", "recv_reduce_send"]
 
 
@@ -509,7 +509,9 @@ def test_mistakes_without_a_file():
         keeps.schedule(2, root=2)
 
 
-def test_many_ranks_take_no_time():
-    start = perf_counter()
-    ring.schedule(72)
-    assert perf_counter() - start < 2  # a tenth of that on an idle machine
+@pytest.mark.parametrize("made, ranks", [(ring, 72), (ring_of_threads, 72), (straight, 72), (two_shot, 48)])
+def test_many_ranks_take_no_time(made, ranks):
+    made.schedule(3)  # loads kernels
+    start = process_time()
+    made.schedule(ranks)
+    assert process_time() - start < 1.5  # a tenth of that on an idle machine

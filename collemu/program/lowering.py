@@ -14,6 +14,7 @@ from collemu.origins import Origins
 from collemu.program.dependencies import Accesses, Bools, Ints, accesses, rounds
 from collemu.program.fusing import find_connections, fuse, pair_connections, running_max
 from collemu.program.recording import COLUMNS, Program
+from collemu.program.threads import Operation, Step
 from collemu.schedule import OP, THREAD, Schedule
 from collemu.verification.waits import Waits
 
@@ -265,19 +266,18 @@ def lower_threads(program: Program, definition: str) -> Schedule:
     threads = np.zeros(len(made), dtype=THREAD)
     rows: list[tuple[int, ...]] = []
     first: list[int] = []
-    waits: list[list[Any]] = []
+    waits: list[Operation | None] = []
     origins: list[tuple[int, int]] = []
     place: dict[int, list[int]] = {}
     for number, thread in enumerate(made):
         first.append(len(rows))
         mine = place[id(thread)] = []
         for step in thread.steps:
-            source, target = step.source, step.target
             for nth in range(max(1, len(step.after))):
-                waits.append([step.after[nth]] if step.after else [])
+                waits.append(step.after[nth] if step.after else None)
                 origins.append((step.file, step.line))
                 ends = nth >= len(step.after) - 1
-                rows.append(_row(step, source, target) if ends else (kinds.NOP, 255, 0, 0, 0, 0, 0, -1))
+                rows.append(_row(step) if ends else (kinds.NOP, 255, 0, 0, 0, 0, 0, -1))
             mine.append(len(rows) - 1)
         threads[number] = (
             thread.rank,
@@ -293,9 +293,7 @@ def lower_threads(program: Program, definition: str) -> Schedule:
         raise ValueError(f"a rank has {int(ids.max()) + 1} threads; it may have {_MOST_THREADS + 1}")
     threads["id"] = ids
     ops = np.array(rows, dtype=OP)
-    for at, awaited in enumerate(waits):
-        for each in awaited:
-            ops["dep"][at] = place[id(each.thread)][each.step]
+    ops["dep"] = [place[id(each.thread)][each.step] if each else -1 for each in waits]
     file, line = np.array(origins, dtype=np.int64).reshape(-1, 2).T
     return replace(
         program.geometry(),
@@ -307,7 +305,8 @@ def lower_threads(program: Program, definition: str) -> Schedule:
     )
 
 
-def _row(step: Any, source: Any, target: Any) -> tuple[int, ...]:
+def _row(step: Step) -> tuple[int, ...]:
+    source, target = step.source, step.target
     one = source or target
     return (
         step.kind,

@@ -140,6 +140,7 @@ class Program:
         self.statements = array("q")
         self.files: dict[str, int] = {}
         self.threads: list[Thread] = []
+        self._lanes: dict[tuple[str, int, int, int], Thread] = {}
         self._sizes: tuple[int, int, int] | None = None
         self._bases: list[list[int]] = []
         self._written: set[int] = set()  # cells that hold something
@@ -192,8 +193,7 @@ class Program:
             raise ValueError(f"thread: rank {rank} is its own peer; what stays on a rank is copied or reduced")
         if self._sizes is None:
             self._open()
-        for other in self.threads:
-            made.refuse_to_share(other)
+        made.take_lanes(self._lanes)
         self.threads.append(made)
         return made
 
@@ -323,6 +323,10 @@ class Program:
                 raise ValueError(f"{name}: no {what} of rank {rank}; choose 0 to {sizes[buffer] - 1}")
         if buffer == kinds.SCRATCH:
             self.scratch_chunks = max(self.scratch_chunks, chunk + count)
+            if self.scratch_chunks * self.ranks > MOST_CHUNKS:
+                raise ValueError(
+                    f"scratch: chunk {chunk + count - 1} of {self.ranks} ranks; all together may have {MOST_CHUNKS:,}"
+                )
         return Chunk(self, rank, buffer, chunk, count, self._bases[rank][buffer] + chunk)
 
     def _open(self) -> None:

@@ -49,7 +49,7 @@ class Thread:
     def __init__(self, program: Program, rank: int, send_peer: int, recv_peer: int, channel: int) -> None:
         self.rank, self.send_peer, self.recv_peer, self.channel = rank, send_peer, recv_peer, channel
         self.steps: list[Step] = []
-        self._program = program
+        self.program = program
         self._line = program.place_of(_HERE)[0]
 
     def __repr__(self) -> str:
@@ -99,17 +99,13 @@ class Thread:
         """Do nothing, but wait."""
         return self._add("nop", kinds.NOP, None, None, after, None)
 
-    def refuse_to_share(self, other: Thread) -> None:
-        """Raise if another thread of the rank has the same peer on the same channel."""
-        if (self.rank, self.channel) != (other.rank, other.channel):
-            return
-        for verb, mine, theirs in (
-            ("sends to", self.send_peer, other.send_peer),
-            ("receives from", self.recv_peer, other.recv_peer),
-        ):
-            if mine == theirs >= 0:
+    def take_lanes(self, taken: dict[tuple[str, int, int, int], Thread]) -> None:
+        """Note which peers on which channel are this thread's; raise if another thread of the rank has one."""
+        for verb, peer in (("sends to", self.send_peer), ("receives from", self.recv_peer)):
+            other = taken.setdefault((verb, self.rank, peer, self.channel), self)
+            if other is not self and peer >= 0:
                 raise ValueError(
-                    f"thread: {other} {verb} rank {mine} on channel {self.channel} already; give another channel"
+                    f"thread: {other} {verb} rank {peer} on channel {self.channel} already; give another channel"
                 )
 
     def _add(
@@ -129,12 +125,14 @@ class Thread:
         for each in awaited:
             if not isinstance(each, Operation):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"{verb}: after is {shown(each)}; give what an operation of a thread returned")
+            if each.thread.program is not self.program:
+                raise ValueError(f"{verb}: after is an operation of another program; give one of this")
             if each.thread.rank != self.rank:
                 raise ValueError(
                     f"{verb}: after is an operation of rank {each.thread.rank}, and this is rank {self.rank}; "
                     "ranks wait for each other's messages alone"
                 )
-        line, file = self._program.place_of(_HERE)
+        line, file = self.program.place_of(_HERE)
         self.steps.append(Step(kind, PUBLISH[publish], source, target, awaited, line, file))
         return Operation(self, len(self.steps) - 1)
 
@@ -146,6 +144,8 @@ class Thread:
                 continue
             if not isinstance(chunk, Chunk):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"{verb}: {shown(chunk)} is no chunk; p.input, p.output and p.scratch name them")
+            if chunk.program is not self.program:
+                raise ValueError(f"{verb}: {chunk} belongs to another program; name it with the p of this one")
             if chunk.rank != self.rank:
                 raise ValueError(f"{verb}: {chunk} is not on rank {self.rank}, whose thread this is")
         if source is not None and target is not None and source.count != target.count:
