@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from collemu_kernels import kinds
@@ -217,13 +217,8 @@ class _Draft:
         return needed
 
 
-class _Waiting(NamedTuple):
-    op: Ints
-    dep: Ints
-
-
-def _needed(before: Ints, after: Ints, thread: Ints) -> _Waiting:
-    """Pairs of operations, without those that the order of threads gives already."""
+def _needed(before: Ints, after: Ints, thread: Ints) -> tuple[Ints, Ints]:
+    """Which operations wait, and for which, by the first; without what the order of threads gives already."""
     other = thread[before] != thread[after]
     before, after = before[other], after[other]
     group = thread[after] * (int(thread.max(initial=0)) + 1) + thread[before]
@@ -235,7 +230,7 @@ def _needed(before: Ints, after: Ints, thread: Ints) -> _Waiting:
     fresh[1:] = (group[1:] != group[:-1]) | (before[1:] > highest[:-1])
     before, after = before[fresh], after[fresh]
     order = np.argsort(after, kind="stable")
-    return _Waiting(after[order], before[order])
+    return after[order], before[order]
 
 
 def _with_dependencies(ops: NDArray[Any], op: Ints, dep: Ints, statement: Ints) -> tuple[NDArray[Any], Ints, Ints]:
