@@ -20,6 +20,7 @@ from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK, ROOTED
 
 if TYPE_CHECKING:
     from collemu.catalogue import System
+    from collemu.origins import Origins
 
 #: One operation: ``src`` and ``dst`` are first chunks, ``count`` is in chunks, ``dep`` is an operation of the
 #: same rank that must have finished, or -1.
@@ -149,6 +150,8 @@ class Schedule:
     group_ranks
         Ranks of a switch group, whose memory the in-switch operations of a member read or write: rank r is in group
         ``r // group_ranks``. 0: all ranks are one group.
+    origin
+        Lines of a user's file in which the operations were written; None for algorithms that come from elsewhere.
     """
 
     collective: str
@@ -163,6 +166,7 @@ class Schedule:
     scratch_chunks: int = 0
     in_place: bool = False
     group_ranks: int = 0
+    origin: Origins | None = field(default=None, repr=False)
 
     def group_of(self, rank: int) -> range:
         """The ranks of a rank's switch group."""
@@ -253,9 +257,10 @@ class Schedule:
         return bases, self.ranks * per_rank
 
     def where(self, op: int) -> str:
-        """Name an operation by its place, as in ``rank 3 thread 0 step 2``."""
+        """Name an operation by its place, as in ``rank 3 thread 0 step 2``, and where it was written."""
         thread = self.threads[self.thread_of_op[op]]
-        return f"rank {thread['rank']} thread {thread['id']} step {op - thread['first']}"
+        written = f" at {self.origin.of(op)}" if self.origin else ""
+        return f"rank {thread['rank']} thread {thread['id']} step {op - thread['first']}{written}"
 
     def describe(self, op: int) -> str:
         """Name an operation by its place and deed, as in ``rank 3 thread 0 step 2 (send input[4])``."""

@@ -23,7 +23,8 @@ PARALLEL = [line for line in SHELL if line.startswith("mpirun ")]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder for what examples write, in which the package's own files are found as in a clone."""
-    (tmp_path / "collemu").symlink_to(ROOT / "collemu")
+    for name in ("collemu", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -45,6 +46,19 @@ def test_comments_say_what_is_printed(capsys: pytest.CaptureFixture[str]) -> Non
     (code,) = (code for code in PYTHON if "encode" in code)
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out.startswith("[125 128]\n")
+
+
+def test_the_guide_to_own_algorithms_works_as_written() -> None:
+    text = (ROOT / "docs" / "own-algorithms.md").read_text()
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(code, "own-algorithms.md", "exec"), {"__name__": "guide"})
+    for line in re.findall(r"^collemu .*", text, re.MULTILINE):
+        assert main(shlex.split(line)[1:]) == 0
+
+
+def test_the_ring_of_the_readme_is_the_example() -> None:
+    (code,) = (code for code in PYTHON if "my_ring" in code)
+    assert (ROOT / "examples" / "my_ring.py").read_text().endswith(code)
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -16,6 +16,7 @@ from collemu.cli.progress import Progress
 
 if TYPE_CHECKING:
     from collemu.ranks.crosscheck import Communicator, Trial, Verdict
+    from collemu.schedule import Schedule
 
 START = "mpirun -n 4 collemu crosscheck all_reduce"
 # Elements a rank when no size is given. 1 and 1001 leave chunks empty, and cut blocks and packets short. The last is
@@ -182,7 +183,12 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     points = _points(arguments, ranks, fit)
     refuse_oversized(points)
     systems = {name: load_system(name) for name in {point.system for point in points}}
-    schedules = {_lane(point): point.schedule() for point in {_lane(point): point for point in points}.values()}
+    lanes = {_lane(point): point for point in points}
+    schedules: dict[tuple[str, str], Schedule] = {}
+    with Progress(len(lanes), "schedules") as progress:
+        for lane, point in lanes.items():
+            progress.step(f"{lane[0]} {lane[1]}")
+            schedules[lane] = point.schedule()
     for (_, algorithm), schedule in schedules.items():
         if is_file(algorithm):  # processes would wait for ever for what it never sends
             verify(schedule, slots=min(system.endpoint.fifo_slots for system in systems.values()))

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from collemu.cli import options
+from collemu.cli.files import find_python, is_python, run_python
 from collemu.cli.outputs import STDOUT, write_whole
+from collemu.cli.progress import Progress
 from collemu.interop.schedules import ENDING
 
 
@@ -16,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
         description="Write an algorithm's schedule as MSCCL XML, once it is verified.",
         epilog="example: collemu export ring --collective all_reduce --ranks 8 --channels 4 ring8.xml",
     )
-    parser.add_argument("algorithm", metavar="ALGORITHM", help="see collemu algorithms")
+    parser.add_argument("algorithm", metavar="ALGORITHM|FILE.py", help="see collemu algorithms; FILE.py: your own")
     parser.add_argument("file", metavar="FILE.xml", help="what to write; - for stdout")
     parser.add_argument("--collective", metavar="C", help="what it does, if there is a choice")
     parser.add_argument("--ranks", required=True, metavar="N", help="rank count")
@@ -46,13 +48,21 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = options.whole(arguments.ranks, "--ranks", least=1)
     channels, chunks = options.lanes(arguments)
     root = options.whole(arguments.root, "-r", least=0)
-    schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks)
-    if arguments.in_place:
-        schedule = replace(schedule, in_place=True)
+    if is_python(name):
+        with Progress(1, "schedules") as progress:
+            progress.say(f"{name} {ranks} ranks")
+            in_place = arguments.in_place or None  # else as the file says
+            own = find_python(name, found[0][0])
+            schedule = run_python(own, ranks, root=root, channels=channels, chunks=chunks, in_place=in_place)
+    else:
+        schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks)
+        schedule = replace(schedule, in_place=arguments.in_place)
     text = msccl_text(schedule, arguments.proto)
     try:
         report = verify(schedule)
     except ScheduleError as error:
+        if schedule.origin is not None:
+            raise  # which names the line
         raise ValueError(f"{name} does not work {'in' if schedule.in_place else 'out of'} place: {error}") from None
     write_whole(file, lambda out: print(text, end="", file=out))
     if file != STDOUT:

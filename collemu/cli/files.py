@@ -1,20 +1,91 @@
 """Schedules from files, where a command takes the name of an algorithm."""
 
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collemu.cli.outputs import reason
+from collemu.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from collemu.program import Algorithm
     from collemu.schedule import Schedule
 
 
 def is_file(word: str) -> bool:
     """Whether a word is the path of a schedule; algorithms have neither dots nor slashes in their names."""
     return "." in word or os.sep in word
+
+
+def is_python(word: str) -> bool:
+    """Whether a word is ``FILE.py`` or ``FILE.py:NAME``."""
+    from collemu.program.files import split_name
+
+    return split_name(word) is not None
+
+
+def _algorithms(path: str) -> "dict[str, Algorithm]":
+    """What is in a Python file, which runs once as long as it stays as it is; what it prints is no result."""
+    try:
+        state = Path(path).stat()
+        return _load_algorithms(path, str(Path(path).resolve()), state.st_mtime_ns, state.st_size)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} is not there; give the path of a schedule, or a name that collemu algorithms lists"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {reason(error)}") from None
+
+
+@lru_cache
+def _load_algorithms(path: str, *_: str | int) -> "dict[str, Algorithm]":
+    from collemu.program.files import load_algorithms
+
+    with Progress(1, "files") as progress, redirect_stdout(sys.stderr):
+        progress.say(f"running {path}")
+        return load_algorithms(path)
+
+
+def collectives_of(word: str) -> list[str]:
+    """What the algorithms of ``FILE.py`` do, or the one of ``FILE.py:NAME``."""
+    from collemu.program.files import choose_algorithm, split_name
+
+    path, name = split_name(word) or (word, None)
+    found = _algorithms(path)
+    return [each.collective for each in ([choose_algorithm(word, found)] if name is not None else found.values())]
+
+
+def find_python(word: str, collective: str) -> "Algorithm":
+    """The algorithm that ``FILE.py`` or ``FILE.py:NAME`` has for a collective.
+
+    Raises
+    ------
+    ValueError
+        If there is none or a choice, or for whatever is wrong in the file; the text begins with file and line.
+    """
+    from collemu.program.files import choose_algorithm, split_name
+
+    path, _ = split_name(word) or (word, None)
+    return choose_algorithm(word, _algorithms(path), collective)
+
+
+def run_python(
+    algorithm: "Algorithm",
+    ranks: int,
+    *,
+    root: int = 0,
+    channels: int = 1,
+    chunks: int | None = None,
+    in_place: bool | None = None,
+) -> "Schedule":
+    """The schedule that a user's algorithm writes; what it prints is no result."""
+    lanes = None if channels == 1 else channels
+    with redirect_stdout(sys.stderr):
+        return algorithm.schedule(ranks, root=root, channels=lanes, chunks=chunks, in_place=in_place)
 
 
 @lru_cache

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collemu.cli.files import is_file, load_for, refuse_other_ranks
+from collemu.cli.files import collectives_of, is_file, is_python, load_for, refuse_other_ranks
 from collemu.cli.numbers import add_recipe_flags, algorithm_of, numbers
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
@@ -128,7 +128,7 @@ def add_collective_flags(
         "--algorithm",
         default=algorithm,
         metavar="A",
-        help=f"see collemu algorithms; or MSCCL XML: FILE.xml (default {algorithm})",
+        help=f"see collemu algorithms; or FILE.py, your own; or MSCCL XML: FILE.xml (default {algorithm})",
     )
     add_recipe_flags(what)
     what.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {ranks})")
@@ -208,7 +208,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
             raise ValueError(f"root {root} is not one of the {least} ranks; choose 0 to {least - 1}")
         cases: list[tuple[str, str, int, int]] = []
         for collective, algorithm in runs:
-            if is_file(algorithm):
+            if is_file(algorithm) and not is_python(algorithm):
                 schedule = _from_file(algorithm, collective, arguments, root, system)
                 if ranks is not None or arguments.ranks is not None:
                     refuse_other_ranks(algorithm, schedule.ranks, rank_counts)
@@ -362,7 +362,9 @@ def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
     wanted = {collective: listed(text, algorithms(collective)) for collective in chosen}
     for collective in chosen:
         for algorithm in wanted[collective]:
-            if is_file(algorithm):
+            if is_python(algorithm):
+                does = collective in collectives_of(algorithm)
+            elif is_file(algorithm):
                 does = load_for(algorithm, chosen).collective == collective
             else:
                 does = algorithm == AUTO or algorithm in algorithms(collective)
@@ -370,6 +372,9 @@ def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
                 runs.append((collective, algorithm))
                 used.add(algorithm)
     for name in itertools.chain.from_iterable(wanted.values()):
+        if name not in used and is_python(name):
+            does = ", ".join(dict.fromkeys(collectives_of(name)))
+            raise ValueError(f"{name}: it does {does}, not {', '.join(chosen)}")
         if name not in used:
             raise ValueError(
                 f"no algorithm {name!r} for {', '.join(chosen)}; choose "

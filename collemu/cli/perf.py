@@ -193,8 +193,12 @@ class _Numbers(TypedDict):
 
 def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome:
     """Run a point; what it cannot be run for names it."""
+    from collemu.program import ProgramError
+
     try:
         return _measure(point, check, tensor)
+    except ProgramError:
+        raise  # which names the line
     except ValueError as error:
         raise ValueError(f"{point}: {error}") from error
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from collemu.cli.files import is_file, load_for
+from collemu.cli.files import find_python, is_file, is_python, load_for, run_python
 from collemu.cli.options import AUTO, Point
 
 if TYPE_CHECKING:
     from collemu.catalogue import System
+    from collemu.program import Algorithm
     from collemu.schedule import Schedule
 
+MOST_SLOTS = 2**20  # whether those of a system are enough is told by the run
 MOST_OVERHEAD = 4  # bytes on a link for a byte of the size, with protocol lines and scales: a generous bound
 
 
@@ -23,9 +25,29 @@ def load(name: str) -> "System":
     return load_system(name)
 
 
-@lru_cache(maxsize=8)
 def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
     """A schedule, built or read once for all sizes, dtypes and wire formats."""
+    if is_python(algorithm):
+        return _proved(find_python(algorithm, collective), ranks, root, channels, chunks)
+    return _built(collective, algorithm, ranks, root, channels, chunks)
+
+
+@lru_cache(maxsize=8)
+def _proved(algorithm: "Algorithm", ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
+    """What a user's algorithm writes, once it is verified."""
+    from collemu import ScheduleError, verify
+    from collemu.program import ProgramError
+
+    schedule = run_python(algorithm, ranks, root=root, channels=channels, chunks=chunks)
+    try:
+        verify(schedule, slots=MOST_SLOTS)
+    except ScheduleError as error:
+        raise ProgramError(f"{error} ({ranks} ranks)") from error
+    return schedule
+
+
+@lru_cache(maxsize=8)
+def _built(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
     from collemu import build_schedule
 
     if is_file(algorithm):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collemu.cli import options
-from collemu.cli.files import is_file, load_layouts, refuse_other_ranks
+from collemu.cli.files import find_python, is_file, is_python, load_layouts, refuse_other_ranks, run_python
 from collemu.cli.progress import Progress
 from collemu.cli.sizes import parse_numbers
 
@@ -24,10 +24,12 @@ def add_parser(subparsers: Any) -> None:
         "verify",
         description="Prove that an algorithm's schedule does what its collective says, contribution by contribution, "
         "and runs to its end without deadlock or race. Exit code 1, with rank, thread, step and chunk, if it does not. "
-        "A file is verified for its own ranks, in place and out of place as it says.",
+        "An XML file is verified for its own ranks, in place and out of place as it says.",
     )
     parser.add_argument(
-        "algorithm", metavar="ALGORITHM|FILE", help="comma list, or all (see collemu algorithms); FILE.xml: MSCCL XML"
+        "algorithm",
+        metavar="ALGORITHM|FILE",
+        help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL XML",
     )
     parser.add_argument(
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"
@@ -73,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
             for fault in faults:
                 print(fault)
             if good:
-                what = " and ".join(good) if is_file(algorithm) else f"{len(good)} rank counts"
+                counted = is_python(algorithm) or not is_file(algorithm)
+                what = f"{len(good)} rank counts" if counted else " and ".join(good)
                 print(
                     f"ok {collective} {algorithm}: {what}, {operations} operations, {messages} messages, "
                     f"runs with {least} FIFO slot{'s' if least != 1 else ''}"
@@ -93,11 +96,12 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
     lines: dict[tuple[str, str], dict[str, Callable[[], Schedule]]] = {}
     for collective, name in runs:
         schedules = lines[collective, name] = {}
-        if not is_file(name):
+        if is_python(name) or not is_file(name):
             for ranks in rank_counts:
-                schedules[f"{ranks} ranks"] = partial(
-                    collemu.build_schedule, collective, name, ranks, root=root, channels=channels, chunks=chunks
-                )
+                make = partial(collemu.build_schedule, collective, name)
+                if is_python(name):
+                    make = partial(run_python, find_python(name, collective))
+                schedules[f"{ranks} ranks"] = partial(make, ranks, root=root, channels=channels, chunks=chunks)
             continue
         for schedule in load_layouts(name, collective):
             if arguments.ranks is not None:

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
+from collemu.arguments import whole
 from collemu.schedule import Schedule
 
 ENDING = ".xml"
 
 
-def load_schedule(path: str | PathLike[str], *, collective: str | None = None) -> Schedule:
-    """Read a schedule from a file; `collemu.interop.msccl.read_msccl` says how.
+def load_schedule(
+    path: str | PathLike[str],
+    *,
+    collective: str | None = None,
+    ranks: int | None = None,
+    root: int = 0,
+    channels: int | None = None,
+    chunks: int | None = None,
+) -> Schedule:
+    """Read a schedule from a file of MSCCL XML, or run a Python file that writes one.
+
+    `collemu.interop.msccl.read_msccl` says how the first is read, ``docs/own-algorithms.md`` what the second has.
 
     Parameters
     ----------
     path : path of a file
-        MSCCL XML, by its ending ``.xml``.
+        By its ending ``.xml`` or ``.py``; ``FILE.py:NAME`` is one of several algorithms. Python files are code: they
+        can do whatever Python can.
     collective : str, optional
-        What it does, where the file does not say (``coll="custom"``).
+        What it does, where the file does not say (``coll="custom"``), or has a choice.
+    ranks : int
+        For Python files; of XML it is only checked.
+    root, channels, chunks : int, optional
+        For Python files, as in `build_schedule`.
 
     Raises
     ------
@@ -26,7 +42,20 @@ def load_schedule(path: str | PathLike[str], *, collective: str | None = None) -
     OSError
         If it cannot be read.
     """
-    return load_layouts(path, collective=collective)[0]
+    from collemu.program.files import choose_algorithm, load_algorithms, split_name
+
+    word = fspath(path)
+    if python := split_name(word):
+        if ranks is None:
+            raise ValueError(f"{word}: for how many ranks? Give ranks=")
+        found = choose_algorithm(word, load_algorithms(python[0]), collective)
+        return found.schedule(ranks, root=root, channels=channels, chunks=chunks)
+    if (root, channels, chunks) != (0, None, None):
+        raise ValueError(f"{word}: root, channels and chunks are for Python files; a schedule in XML has its own")
+    schedule = load_layouts(path, collective=collective)[0]
+    if ranks is not None and whole(ranks, "ranks", least=1) != schedule.ranks:
+        raise ValueError(f"{word} is for {schedule.ranks} ranks, not {ranks}")
+    return schedule
 
 
 def load_layouts(path: str | PathLike[str], *, collective: str | None = None) -> list[Schedule]:

@@ -90,12 +90,21 @@ def verify(schedule: Schedule, slots: int = 2) -> VerifyReport:
         deadlock with that many slots, a message without partner, accesses to a chunk that nothing orders, a
         chunk that is read before it is written, an in-switch operation on memory of a rank that need not have
         begun or may have ended, or a table that breaks the rules of a schedule. The text names rank, thread,
-        step and chunk.
+        step and chunk, and begins with a line of the user's file if the schedule comes from one.
     TypeError, ValueError
         For what is no schedule, or no number of slots.
     """
     instance_of(schedule, Schedule, "verify: schedule", "build_schedule makes one")
     slots = whole(slots, "slots", least=1, most=MOST_SLOTS)
+    try:
+        return _verify(schedule, slots)
+    except ScheduleError as error:
+        if schedule.origin is None:
+            raise
+        raise ScheduleError(schedule.origin.blame(str(error))) from None
+
+
+def _verify(schedule: Schedule, slots: int) -> VerifyReport:
     check_structure(schedule)
     messages = match_messages(schedule)
     waits = Waits(schedule, messages)
