@@ -146,6 +146,9 @@ class Schedule:
     group_ranks
         Ranks of a switch group, whose memory the in-switch operations of a member read or write: rank r is in group
         ``r // group_ranks``. 0: all ranks are one group.
+    protocol
+        What it was written for: a name of a system's protocols, or ``auto`` for any. Runs whose protocol is ``auto``
+        use it if the system has it.
     """
 
     collective: str
@@ -160,6 +163,7 @@ class Schedule:
     scratch_chunks: int = 0
     in_place: bool = False
     group_ranks: int = 0
+    protocol: str = "auto"
 
     def group_of(self, rank: int) -> range:
         """The ranks of a rank's switch group."""

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import collemu as ce
 from collemu.builders.assembly import Assembler, steps
-from collemu.interop.msccl import elements, msccl_text, read_layouts, read_msccl, write_msccl
-from collemu.interop.msccl.publishing import publish_what_is_final
+from collemu.interop import elements
+from collemu.interop.msccl import msccl_text, read_layouts, read_msccl, write_msccl
+from collemu.interop.publishing import publish_what_is_final
 from collemu.schedule import Schedule
 from tests.built_in import BUILT_IN, PLAIN
 

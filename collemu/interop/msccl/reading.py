@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from collemu.arguments import one_of
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
 from collemu.interop.msccl import words
-from collemu.interop.msccl.elements import read_elements
-from collemu.interop.msccl.publishing import publish_what_is_final
+from collemu.interop.elements import read_elements
+from collemu.interop.publishing import publish_what_is_final
+from collemu.interop.root import find_root
 from collemu.schedule import OP, READS_SRC, RECEIVES, SENDS, THREAD, WRITES_DST, Schedule, ScheduleError
 from collemu.verification.structure import check_structure
 
@@ -258,7 +259,7 @@ class _Reader:
             self._collective,
             self._name,
             self._ranks,
-            _root(self._collective, threads, ops),
+            find_root(self._collective, threads, ops),
             self._channels,
             threads,
             ops,
@@ -306,16 +307,6 @@ def _reporting(place: str, awaited: tuple[int, int], blocks: list[_Block]) -> in
             f"{place} would wait for ever: neither step {step} of tb {number} nor a later one has hasdep 1"
         )
     return reports[at][1]
-
-
-def _root(collective: str, threads: NDArray[Any], ops: NDArray[Any]) -> int:
-    """The one rank that receives nothing of a broadcast, or sends nothing of a reduce."""
-    if collective not in ("broadcast", "reduce"):
-        return 0
-    active = (RECEIVES if collective == "broadcast" else SENDS)[ops["kind"]]
-    rank = np.repeat(threads["rank"], threads["length"])
-    idle = np.setdiff1d(threads["rank"], rank[active])
-    return int(idle[0]) if len(idle) == 1 else 0
 
 
 def _chunk(given: Attributes, side: str, place: str) -> tuple[int, int]:
