@@ -27,7 +27,9 @@ def add_parser(subparsers: Any) -> None:
         "A file is verified for its own ranks, in place and out of place as it says.",
     )
     parser.add_argument(
-        "algorithm", metavar="ALGORITHM|FILE", help="comma list, or all (see collemu algorithms); FILE.xml: MSCCL XML"
+        "algorithm",
+        metavar="ALGORITHM|FILE",
+        help="comma list, or all (see collemu algorithms); FILE.xml: MSCCL XML; FILE.json: a plan of MSCCL++",
     )
     parser.add_argument(
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"

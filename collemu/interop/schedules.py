@@ -6,18 +6,19 @@ from os import PathLike, fspath
 
 from collemu.schedule import Schedule
 
-ENDING = ".xml"
+ENDING = ".xml"  # of MSCCL XML
+PLAN = ".json"  # of an execution plan of MSCCL++
 
 
 def load_schedule(path: str | PathLike[str], *, collective: str | None = None) -> Schedule:
-    """Read a schedule from a file; `collemu.interop.msccl.read_msccl` says how.
+    """Read a schedule from a file; `collemu.interop.msccl.read_msccl` and `collemu.interop.mscclpp` say how.
 
     Parameters
     ----------
     path : path of a file
-        MSCCL XML, by its ending ``.xml``.
+        MSCCL XML by its ending ``.xml``, an execution plan of MSCCL++ by ``.json``.
     collective : str, optional
-        What it does, where the file does not say (``coll="custom"``).
+        What it does, where the file does not say (``custom``).
 
     Raises
     ------
@@ -31,9 +32,17 @@ def load_schedule(path: str | PathLike[str], *, collective: str | None = None) -
 
 def load_layouts(path: str | PathLike[str], *, collective: str | None = None) -> list[Schedule]:
     """Read a schedule as `load_schedule` does, in every layout that the file allows: out of place first."""
+    if fspath(path).lower().endswith(PLAN):
+        from collemu.interop.mscclpp import read_mscclpp
+
+        return [read_mscclpp(path, collective=collective)]
     from collemu.interop.msccl import read_layouts
 
-    _refuse_other_endings(path)
+    if not _is_xml(path):
+        raise ValueError(
+            f"{fspath(path)}: schedules are MSCCL XML, in files that end in {ENDING}, or execution plans of MSCCL++, "
+            f"in files that end in {PLAN}"
+        )
     return read_layouts(path, collective=collective)
 
 
@@ -49,10 +58,11 @@ def save_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
     """
     from collemu.interop.msccl import write_msccl
 
-    _refuse_other_endings(path)
+    if not _is_xml(path):
+        plans = "; plans of MSCCL++ are read, not written" * fspath(path).lower().endswith(PLAN)
+        raise ValueError(f"{fspath(path)}: schedules are written as MSCCL XML, in files that end in {ENDING}{plans}")
     write_msccl(schedule, path)
 
 
-def _refuse_other_endings(path: str | PathLike[str]) -> None:
-    if not fspath(path).lower().endswith(ENDING):
-        raise ValueError(f"{fspath(path)}: schedules are MSCCL XML, in files that end in {ENDING}")
+def _is_xml(path: str | PathLike[str]) -> bool:
+    return fspath(path).lower().endswith(ENDING)

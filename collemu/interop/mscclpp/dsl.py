@@ -108,9 +108,7 @@ class Reader:
             return [Op(op.place, plan.BARRIER, keys=(op.whole("barrier_id"),), blocks=op.whole("num_threadblocks"))]
         if words.verb in (plan.ACQUIRE, plan.RELEASE):
             return [Op(op.place, words.verb, keys=tuple(op.numbers("semaphore_ids", len(gpu.semaphores) - 1)))]
-        mine = [
-            at(channels.get(kind, []), number, f"{op.place}: channel_ids") for number in op.numbers("channel_ids")
-        ]
+        mine = [at(channels.get(kind, []), number, f"{op.place}: channel_ids") for number in op.numbers("channel_ids")]
         for number in mine:
             at(gpu.peers.get(kind, []), number, f"{op.place}: a {kind} channel of the gpu")
         if words.verb == plan.WAIT:
@@ -118,7 +116,7 @@ class Reader:
         signal = Op(
             op.place,
             plan.SIGNAL,
-            keys=tuple((gpu.peers[kind][each], self._mailboxes.get((gpu.rank, kind, each))) for each in mine),
+            signals=tuple((gpu.peers[kind][each], self._mailboxes.get((gpu.rank, kind, each))) for each in mine),
         )
         if words.verb == plan.SIGNAL:
             return [signal]

@@ -63,9 +63,7 @@ class Fields:
     def rows(self, name: str, what: str = "", *, needed: bool = False) -> list[Fields]:
         """The objects of a list; none where it is not there."""
         label = what or name
-        return [
-            Fields(each, f"{self.place} {label} {number}") for number, each in enumerate(self._list(name, needed))
-        ]
+        return [Fields(each, f"{self.place} {label} {number}") for number, each in enumerate(self._list(name, needed))]
 
     def numbers(self, name: str, most: int = MOST) -> list[int]:
         """The whole numbers of a list; none where it is not there."""
@@ -101,7 +99,9 @@ def read_json(path: str | PathLike[str]) -> Fields:
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: line {error.lineno} column {error.colno}: {error.msg}") from None
     except (RecursionError, ValueError):
-        raise ValueError("no JSON that a plan could be: it nests too deeply, or has numbers of too many digits") from None
+        raise ValueError(
+            "no JSON that a plan could be: it nests too deeply, or has numbers of too many digits"
+        ) from None
     return Fields(value, "plan")
 
 

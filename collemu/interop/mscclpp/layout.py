@@ -21,7 +21,12 @@ class Layout:
     """
 
     def __init__(
-        self, collective: str, in_place: bool, chunks: Sequence[tuple[int, int, int]], names: tuple[str, str], parts: int
+        self,
+        collective: str,
+        in_place: bool,
+        chunks: Sequence[tuple[int, int, int]],
+        names: tuple[str, str],
+        parts: int,
     ) -> None:
         self.ranks, self.parts, self.group_ranks = len(chunks), parts, 0
         self._in_place = in_place

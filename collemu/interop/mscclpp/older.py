@@ -73,7 +73,7 @@ class Reader:
                 if key[2] == "nvls"
                 else self._numbers[gpu.rank].get(key, [])
             )
-            channels.setdefault(key, []).extend(at(there, id, f"{each.place}: cids") for id in each.numbers("cids"))
+            channels.setdefault(key, []).extend(at(there, one, f"{each.place}: cids") for one in each.numbers("cids"))
         found: list[Op] = []
         for step, op in enumerate(row.rows("ops", "op", needed=True)):
             found += (each._replace(step=step) for each in self._op(op, gpu, channels))
@@ -87,7 +87,7 @@ class Reader:
         words = NAMES[name]
         if words.verb == plan.AFTER:
             deps = tuple((each.whole("tb"), each.whole("step")) for each in op.rows("deps", "dep"))
-            return [Op(op.place, plan.AFTER, keys=deps)]
+            return [Op(op.place, plan.AFTER, steps=deps)]
         if words.verb == plan.BARRIER:
             count = op.whole("nthread_blocks", "num_threadblocks")
             return [Op(op.place, plan.BARRIER, keys=(op.whole("barrier_id"),), blocks=count)]
@@ -98,8 +98,8 @@ class Reader:
             ends = self._ends(op, gpu, channels, "i")
             return [Op(op.place, plan.WAIT, keys=tuple((gpu.rank, kind, number) for _, kind, number, _ in ends))]
         outputs = self._ends(op, gpu, channels, "o")
-        keys = tuple((peer, self._mailboxes.get((gpu.rank, kind, number))) for peer, kind, number, _ in outputs)
-        signal = Op(op.place, plan.SIGNAL, keys=keys)
+        signals = tuple((peer, self._mailboxes.get((gpu.rank, kind, number))) for peer, kind, number, _ in outputs)
+        signal = Op(op.place, plan.SIGNAL, signals=signals)
         if words.verb == plan.SIGNAL:
             return [signal]
         count = op.whole("cnt", least=1, default=1)

@@ -17,6 +17,8 @@ AFTER = "after"  # steps of other thread blocks
 
 NEVER = 2**31
 
+Mailbox = tuple[int, str, int]  # a channel at the rank that hears: rank, type, number
+
 
 class Chunks(NamedTuple):
     """A run of chunks in a buffer of a rank."""
@@ -24,7 +26,7 @@ class Chunks(NamedTuple):
     rank: int
     buffer: int
     first: int
-    count: int
+    length: int
 
 
 class Op(NamedTuple):
@@ -39,8 +41,11 @@ class Op(NamedTuple):
     packets_read, packets_written : int
         From which of the reads, and of the writes, on data travel as packets, whose flags tell that they are there.
     keys : tuple
-        The mailboxes of a signal or wait, the semaphores of an acquire or release, the barrier, or the
-        (thread block, step) pairs of an `AFTER`. A signal's mailbox comes with the rank whose it is.
+        The mailboxes of a wait, the semaphores of an acquire or release, or the barrier.
+    signals : tuple of (rank, mailbox)
+        Of a signal; None for a channel whose other end has no mailbox.
+    steps : tuple of (thread block, step)
+        Of an `AFTER`.
     blocks : int
         Thread blocks that meet at a barrier.
     step : int
@@ -54,6 +59,8 @@ class Op(NamedTuple):
     packets_read: int = NEVER
     packets_written: int = NEVER
     keys: tuple[Hashable, ...] = ()
+    signals: tuple[tuple[int, Mailbox | None], ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
     blocks: int = 0
     step: int = 0
 
@@ -78,7 +85,7 @@ class Gpu:
     semaphores: list[int] = field(default_factory=list[int])  # initial values
 
 
-def mailboxes(gpus: list[Gpu]) -> dict[tuple[int, str, int], tuple[int, str, int]]:
+def mailboxes(gpus: list[Gpu]) -> dict[Mailbox, Mailbox]:
     """Where the signals of every channel (rank, type, number) arrive.
 
     The n-th channel from one rank to another pairs with the n-th back; one without a partner is not in the table.

@@ -74,7 +74,7 @@ def _schedule(plan: Fields, asked: str | None) -> Schedule:
     gpus: list[Gpu] = []
     for number, row in enumerate(rows):
         if (rank := row.whole("id")) != number:
-            raise ValueError(f"{row.place}: id is {rank}; gpus come in the order of their ids, from 0 on")
+            raise ValueError(f"{row.place}: id is {rank}; gpus come in order, from 0 on")
         inputs, outputs, scratch = (row.whole(each, most=MOST_CHUNKS) for each in dialect.CHUNKS)
         gpus.append(Gpu(rank, (inputs, outputs, scratch)))
     layout = Layout(
@@ -86,8 +86,8 @@ def _schedule(plan: Fields, asked: str | None) -> Schedule:
         if len(blocks) > _MOST_BLOCKS:
             raise ValueError(f"{row.place}: it has {len(blocks)} threadblocks; it must have at most {_MOST_BLOCKS}")
         for number, block in enumerate(blocks):
-            if (id := block.whole("id")) != number:
-                raise ValueError(f"{block.place}: id is {id}; threadblocks come in the order of their ids, from 0 on")
+            if (found := block.whole("id")) != number:
+                raise ValueError(f"{block.place}: id is {found}; threadblocks come in order, from 0 on")
             gpu.blocks.append(reader.block(block, gpu))
 
     threads, ops, channels = Running(gpus).run().finish()

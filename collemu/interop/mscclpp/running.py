@@ -25,6 +25,7 @@ from collemu.schedule import ScheduleError
 _MOST_WORK = 2**22  # of what thread blocks know of each other, as it is handed on
 
 Seen = dict[int, tuple[int, tuple[Handle, ...]]]  # how far each thread block was, and its last operations
+_Mail = tuple[tuple[Handle, ...], Seen]  # what to wait for, and what the sender knew
 
 
 class _Block:
@@ -54,17 +55,20 @@ class Running:
             blocks = [_Block(len(self._blocks) + n, gpu.rank, ops) for n, ops in enumerate(gpu.blocks)]
             self._blocks += blocks
             self._of_gpu.append(blocks)
-        self._mail: dict[Hashable, deque[tuple[tuple[Handle, ...], Seen]]] = {}
+        self._mail: dict[Hashable, deque[_Mail]] = {}
         for gpu in gpus:
             for number, value in enumerate(gpu.semaphores):
                 if value > _MOST_WORK:
-                    raise ValueError(f"plan gpu {gpu.rank} semaphore {number}: init_value is {value}, out of all reason")
-                self._mail["semaphore", gpu.rank, number] = deque([((), {})] * value)
+                    raise ValueError(
+                        f"plan gpu {gpu.rank} semaphore {number}: init_value is {value}, out of all reason"
+                    )
+                free: _Mail = ((), {})
+                self._mail["semaphore", gpu.rank, number] = deque([free] * value)
         self._packets: dict[tuple[int, int, int], tuple[Handle, Seen]] = {}  # by rank, buffer and chunk
         self._barriers: dict[Hashable, list[_Block]] = {}
         self._asleep: dict[Hashable, list[_Block]] = {}
         self._ready: deque[_Block] = deque(self._blocks)
-        self._traced = any(op.verb == plan.AFTER and op.keys for block in self._blocks for op in block.ops)
+        self._traced = any(op.steps for block in self._blocks for op in block.ops)
         self._work = 0
 
     def run(self) -> Tables:
@@ -100,8 +104,8 @@ class Running:
         """Do an operation; or say what it has to wait for first."""
         match op.verb:
             case plan.SIGNAL:
-                for peer, mailbox in op.keys:  # type: ignore[misc]
-                    self._signal(block, op, peer, mailbox)  # type: ignore[arg-type]
+                for peer, mailbox in op.signals:
+                    self._signal(block, op, peer, mailbox)
             case plan.WAIT:
                 return self._take(block, op.keys)
             case plan.ACQUIRE:
@@ -204,19 +208,16 @@ class Running:
         return None
 
     def _after(self, block: _Block, op: Op) -> Hashable:
-        for number, step in op.keys:  # type: ignore[misc]
-            others = self._of_gpu[block.gpu]
-            if number >= len(others) or not others[number].ops or step > others[number].ops[-1].step:  # type: ignore[operator]
+        others = self._of_gpu[block.gpu]
+        for number, step in op.steps:
+            if number >= len(others) or not others[number].ops or step > others[number].ops[-1].step:
                 raise ValueError(f"{op.place}: it waits for step {step} of threadblock {number}, which is not there")
-            other = others[number]  # type: ignore[index]
-            if other is block:
-                continue
-            if other.at < len(other.ops) and other.ops[other.at].step <= step:  # type: ignore[operator]
+            other = others[number]
+            if other is not block and other.at < len(other.ops) and other.ops[other.at].step <= step:
                 return ("step", other.number)
-        for number, step in op.keys:  # type: ignore[misc]
-            other = self._of_gpu[block.gpu][number]  # type: ignore[index]
-            if other is not block:
-                block.after += other.trace.get(step, ())  # type: ignore[arg-type]
+        for number, step in op.steps:
+            if (other := others[number]) is not block:
+                block.after += other.trace.get(step, ())
                 self._learn(block, self._snapshot(other))
         return None
 
@@ -270,8 +271,8 @@ class Running:
         self._pause(block)
 
     def _cells(self, chunks: Chunks) -> list[tuple[int, int, int]]:
-        self._spend(chunks.count)
-        return [(chunks.rank, chunks.buffer, chunks.first + each) for each in range(chunks.count)]
+        self._spend(chunks.length)
+        return [(chunks.rank, chunks.buffer, chunks.first + each) for each in range(chunks.length)]
 
     def _put(self, block: _Block, op: Op, number: int, src: Chunks, dst: Chunks) -> None:
         """Let a write have what a read, or the first write, of this GPU has."""
@@ -291,7 +292,9 @@ class Running:
     def _move(self, block: _Block, op: Op) -> None:
         reads = op.reads * len(op.writes) if len(op.reads) == 1 else op.reads
         if len(reads) != len(op.writes) or not reads:
-            raise ValueError(f"{op.place}: {len(op.reads)} sources and {len(op.writes)} destinations; give each its own")
+            raise ValueError(
+                f"{op.place}: {len(op.reads)} sources and {len(op.writes)} destinations; give each its own"
+            )
         for number, (src, dst) in enumerate(zip(reads, op.writes, strict=True)):
             _refuse_other_count(op, src, dst)
             if src.rank == block.gpu:
@@ -346,15 +349,11 @@ class Running:
 
 
 def _overlap(one: Chunks, other: Chunks) -> bool:
-    return (
-        one[:2] == other[:2]
-        and one.first < other.first + other.count
-        and other.first < one.first + one.count
-    )
+    return one[:2] == other[:2] and one.first < other.first + other.length and other.first < one.first + one.length
 
 
 def _refuse_other_count(op: Op, src: Chunks, dst: Chunks) -> None:
-    if src.count != dst.count:
+    if src.length != dst.length:
         raise ValueError(f"{op.place}: sources and destinations are of different sizes")
 
 

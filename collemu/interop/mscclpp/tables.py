@@ -63,7 +63,7 @@ class Tables:
         *earlier, last = [*latest.items()] or [None]
         for each in earlier:
             self._append(here, (kinds.NOP, kinds.KEEP, 0, 0, 0, 0, 0), each)
-        count = max(src.count, dst.count)
+        count = max(src.length, dst.length)
         self._append(here, (kind, kinds.KEEP, src.buffer, dst.buffer, src.first, dst.first, count), last)
         return thread, len(here.rows) - 1
 
@@ -84,15 +84,15 @@ class Tables:
             first[number] = begins
             begins += len(self._threads[number].rows)
         ops: list[tuple[int, ...]] = []
-        rank = id = -1
+        rank = identity = -1
         for place, number in enumerate(order):
             thread = self._threads[number]
-            id = id + 1 if thread.rank == rank else 0
+            identity = identity + 1 if thread.rank == rank else 0
             rank = thread.rank
-            if id > _MOST_THREADS:
+            if identity > _MOST_THREADS:
                 raise ValueError(f"plan: gpu {rank} needs more than {_MOST_THREADS} threads as a schedule")
             threads[place] = (
-                rank, thread.send_peer, thread.recv_peer, len(thread.rows), first[number], id, thread.channel,
+                rank, thread.send_peer, thread.recv_peer, len(thread.rows), first[number], identity, thread.channel,
             )  # fmt: skip
             for row, awaited in zip(thread.rows, thread.awaited, strict=True):
                 ops.append((*row, -1 if awaited is None else int(first[awaited[0]]) + awaited[1]))
