@@ -21,7 +21,7 @@ def read_elements(
     end: Callable[[str], None],
     *,
     what: str,
-    most: int = MOST_BYTES,
+    most: int | None = None,
 ) -> None:
     """Call ``begin(name, attributes)`` and ``end(name)`` for every element of a file.
 
@@ -31,8 +31,8 @@ def read_elements(
     begin, end : callable
     what : str
         What the file is, for errors.
-    most : int
-        Bytes that it may have.
+    most : int, optional
+        Bytes that it may have, if fewer than `MOST_BYTES`.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def read_elements(
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = begin, end
     parser.StartDoctypeDeclHandler = refuse_document_type
-    read = 0
+    read, most = 0, most or MOST_BYTES
     with open(path, "rb") as file:
         try:
             while part := file.read(_AT_ONCE):

@@ -19,7 +19,7 @@ from collemu.interop.elements import read_elements
 _MOST_BYTES = 2**24
 _MOST = 2**31 - 1
 _MOST_GPUS = 2**10  # whose pairs are looked at
-_SWITCH = "0x0680"  # a PCI class of bridges: what NVSwitches are
+_SWITCH = "0x068000"  # the PCI class of NVSwitches; bridges to CPUs have another
 _HIDDEN = "fffffff:"  # the bus of switches that a machine, such as a virtual one, does not see
 _SOURCE = "TOPOLOGY"
 _EXAMPLE = "let NCCL write what it found: NCCL_TOPO_DUMP_FILE=FILE.xml"
@@ -196,7 +196,7 @@ def _links(base: dict[str, Any]) -> int:
 
 def _inherited(table: dict[str, Any], like: str) -> dict[str, Any]:
     return {
-        key: entry | {"confidence": "estimate", "note": f"{entry['confidence']} of {like}"}
+        key: entry | {"confidence": "estimate", "note": f"as {like}, where it is {entry['confidence']}"}
         for key, entry in table.items()
     }
 
@@ -260,7 +260,7 @@ class _Reader:
         gpu = self.gpus[-1] if self.gpus else _none("an nvlink")
         target = given.get("target", "").lower()
         gpu.links[target] += _whole(given, "count", f"{gpu.name} nvlink {target[:40]!r}", least=1)
-        if given.get("tclass", "").startswith(_SWITCH):
+        if given.get("tclass", "") == _SWITCH:
             gpu.switches.add(target)
 
     def _net(self, given: dict[str, str]) -> None:

@@ -47,7 +47,7 @@ def parts(gpus: list[Fields]) -> int:
     """Into how many parts groups of thread blocks divide a chunk."""
     found = 1
     for gpu in gpus:
-        for block in gpu.rows("threadblocks"):
+        for block in gpu.rows("threadblocks", "threadblock"):
             for op in _flat(block):
                 if "tbg_info" in op:
                     found = lcm(found, _part(op)[1])

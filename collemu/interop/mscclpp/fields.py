@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 MOST_BYTES = 2**25
 MOST = 2**31 - 1
+_MOST_ROWS = 2**16
 _Each = TypeVar("_Each")
 
 
@@ -62,8 +63,10 @@ class Fields:
 
     def rows(self, name: str, what: str = "", *, needed: bool = False) -> list[Fields]:
         """The objects of a list; none where it is not there."""
-        label = what or name
-        return [Fields(each, f"{self.place} {label} {number}") for number, each in enumerate(self._list(name, needed))]
+        found = self._list(name, needed)
+        if len(found) > _MOST_ROWS:
+            raise ValueError(f"{self.place}: {name} has more than {_MOST_ROWS:,} entries, which no plan has")
+        return [Fields(each, f"{self.place} {what or name} {number}") for number, each in enumerate(found)]
 
     def numbers(self, name: str, most: int = MOST) -> list[int]:
         """The whole numbers of a list; none where it is not there."""

@@ -56,14 +56,10 @@ class Running:
             self._blocks += blocks
             self._of_gpu.append(blocks)
         self._mail: dict[Hashable, deque[_Mail]] = {}
+        self._free: dict[Hashable, int] = {}  # what semaphores have from the beginning
         for gpu in gpus:
             for number, value in enumerate(gpu.semaphores):
-                if value > _MOST_WORK:
-                    raise ValueError(
-                        f"plan gpu {gpu.rank} semaphore {number}: init_value is {value}, out of all reason"
-                    )
-                free: _Mail = ((), {})
-                self._mail["semaphore", gpu.rank, number] = deque([free] * value)
+                self._free["semaphore", gpu.rank, number] = value
         self._packets: dict[tuple[int, int, int], tuple[Handle, Seen]] = {}  # by rank, buffer and chunk
         self._barriers: dict[Hashable, list[_Block]] = {}
         self._asleep: dict[Hashable, list[_Block]] = {}
@@ -160,9 +156,12 @@ class Running:
     def _take(self, block: _Block, keys: Iterable[Hashable]) -> Hashable:
         keys = list(keys)
         for key in keys:
-            if len(self._mail.get(key, ())) < keys.count(key):
+            if self._free.get(key, 0) + len(self._mail.get(key, ())) < keys.count(key):
                 return key
         for key in keys:
+            if self._free.get(key, 0):
+                self._free[key] -= 1
+                continue
             handles, seen = self._mail[key].popleft()
             block.after += handles
             self._learn(block, seen)
@@ -179,6 +178,8 @@ class Running:
         self._post(mailbox, tuple(landed.values()), block)
 
     def _barrier(self, block: _Block, op: Op) -> Hashable:
+        if op.blocks < 2:
+            return None
         key = ("barrier", block.gpu, op.keys[0])
         if block.met == key:  # all others have come, and went on
             block.met = None
@@ -189,7 +190,7 @@ class Running:
         if len(here) < op.blocks:
             return key
         after = [handle for each in here for handle in each.after]
-        joined = [self.tables.emit(self._main(block), kinds.NOP, after)] if len(here) > 1 and after else after
+        joined = [self.tables.emit(self._main(block), kinds.NOP, after)] if after else []
         together = [self._snapshot(each) for each in here]
         landed = [each.landed for each in here]
         union: dict[int, dict[int, Handle]] = {}
