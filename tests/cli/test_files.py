@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import collemu as package
+from collemu.cli.files import load_layouts
 from tests.cli.conftest import Outcome
 from tests.plans import packets
 from tests.test_nccl_topology import machine
@@ -17,6 +18,7 @@ Collemu = Callable[..., Outcome]
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    load_layouts.cache_clear()  # files of the same name in other folders
     return tmp_path
 
 

@@ -63,10 +63,8 @@ class Fields:
 
     def rows(self, name: str, what: str = "", *, needed: bool = False) -> list[Fields]:
         """The objects of a list; none where it is not there."""
-        found = self._list(name, needed)
-        if len(found) > _MOST_ROWS:
-            raise ValueError(f"{self.place}: {name} has more than {_MOST_ROWS:,} entries, which no plan has")
-        return [Fields(each, f"{self.place} {what or name} {number}") for number, each in enumerate(found)]
+        found = enumerate(self._list(name, needed))
+        return [Fields(each, f"{self.place} {what or name} {number}") for number, each in found]
 
     def numbers(self, name: str, most: int = MOST) -> list[int]:
         """The whole numbers of a list; none where it is not there."""
@@ -78,7 +76,10 @@ class Fields:
         value = self.value(name)
         if not isinstance(value, list):
             raise ValueError(f"{self.place}: {name} is {_shown(value)}, no list")
-        return cast(list[Any], value)
+        found = cast(list[Any], value)
+        if len(found) > _MOST_ROWS:
+            raise ValueError(f"{self.place}: {name} has more than {_MOST_ROWS:,} entries, which no plan has")
+        return found
 
 
 def read_json(path: str | PathLike[str]) -> Fields:
