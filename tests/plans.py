@@ -76,19 +76,15 @@ class Block:
         """Signal all, and wait for all."""
         return self.add(f"{name}signal", to=peers).add(f"{name}wait", to=peers)
 
-    def switch(self, name: str, src: dict[str, Any], dst: dict[str, Any]) -> "Block":
-        ranks = list(range(len(self.gpu_peers()) + 1))
-        if all(each["channel_type"] != "switch" for each in self.gpu["channels"]):
-            groups = [{"size": len(ranks), "ranks": ranks}]
-            self.gpu["channels"].append({"channel_type": "switch", "buffer_type": "i", "rank_groups": groups})
+    def switch(self, name: str, src: dict[str, Any], dst: dict[str, Any], buffer: str = "i") -> "Block":
+        ranks = list(range(len(set(self.gpu["channels"][0]["connected_to"])) + 1))
+        groups = [{"size": len(ranks), "ranks": ranks}]
+        self.gpu["channels"].append({"channel_type": "switch", "buffer_type": buffer, "rank_groups": groups})
         self.content["channels"].append({"channel_type": "switch", "channel_ids": [0]})
         op = {"name": name, "src_buff": [src], "dst_buff": [dst], "channel_type": "switch", "reduce_op": "sum"}
         context = {"unit_size": 1 << 20, "num_chunks": 1}
         self.content["ops"].append({"name": "pipeline", "iter_context": context, "ops": [op]})
         return self
-
-    def gpu_peers(self) -> set[int]:
-        return set(self.gpu["channels"][0]["connected_to"])
 
     def _channel(self, peer: int) -> int:
         if peer not in self._channels:
@@ -163,6 +159,48 @@ def switching(ranks: int) -> Plan:
         part = {"switch_channel_id": 0, "index": rank, "size": 1}
         block = plan.block(rank).tell(plan.others(rank), "rlx")
         block.switch("glres", part, part).tell(plan.others(rank), "rlx")
+    return plan
+
+
+def storing(ranks: int) -> Plan:
+    """All_gather in the switch."""
+    plan = Plan("allgather", ranks, (1, ranks, 0), in_place=False)
+    for rank in plan.ranks:
+        block = plan.block(rank).tell(plan.others(rank), "rlx")
+        own, part = {"type": "i", "index": 0, "size": 1}, {"switch_channel_id": 0, "index": rank, "size": 1}
+        block.switch("gstore", own, part, "o").tell(plan.others(rank))
+    return plan
+
+
+def forwarding(ranks: int) -> Plan:
+    """All_gather around a ring by packets, which go on as they came; the last copies its own into packets first."""
+    plan = Plan("allgather", ranks, (1, ranks, ranks), in_place=False, protocol="LL")
+    for rank in plan.ranks:
+        block, peer = plan.block(rank), (rank + 1) % ranks
+        block.add("copy", [(rank, "i", 0, 1)], [(rank, "o", rank, 1)])
+        if rank == ranks - 1:
+            block.add("cpkt", [(rank, "i", 0, 1)], [(rank, "s", rank, 1)])
+            block.add("rppkt", [(rank, "s", rank, 1)], [(peer, "s", rank, 1)])
+        else:
+            block.add("ppkt", [(rank, "i", 0, 1)], [(peer, "s", rank, 1)])
+        for step in range(1, ranks):
+            part = (rank - step) % ranks
+            if step < ranks - 1:
+                block.add("rppkt", [(rank, "s", part, 1)], [(peer, "s", part, 1)])
+            block.add("upkt", [(rank, "s", part, 1)], [(rank, "o", part, 1)])
+    return plan
+
+
+def keeping() -> Plan:
+    """All_reduce of two ranks by packets; one keeps its sum as packets too, from which another block takes it."""
+    plan = Plan("allreduce", 2, (2, 2, 4), in_place=False, protocol="LL")
+    for rank in plan.ranks:
+        its = 1 - rank
+        block = plan.block(rank).add("ppkt", [(rank, "i", its, 1)], [(its, "s", its, 1)])
+        sums = [(rank, "s", 2, 1), (rank, "s", 3, 1)]
+        block.add("recpkt", [(rank, "i", rank, 1), (rank, "s", rank, 1)], sums)
+        other = plan.block(rank).add("upkt", [(rank, "s", 3, 1)], [(rank, "o", rank, 1)])
+        other.add("put", [(rank, "o", rank, 1)], [(its, "o", rank, 1)], to=[its]).tell([its])
     return plan
 
 

@@ -31,6 +31,10 @@ PLANS: dict[str, Callable[[], plans.Plan]] = {
     "reading 7": lambda: plans.reading(7),
     "switching 2": lambda: plans.switching(2),
     "switching 4": lambda: plans.switching(4),
+    "storing 4": lambda: plans.storing(4),
+    "forwarding 2": lambda: plans.forwarding(2),
+    "forwarding 5": lambda: plans.forwarding(5),
+    "keeping": plans.keeping,
     "halves": plans.halves,
     "semaphores": plans.semaphores,
 }
@@ -171,6 +175,17 @@ def test_a_plan_takes_as_long_as_the_algorithm_that_it_is(tmp_path, plan, like, 
         wanted = ce.emulate(own, system, count=count, protocol=protocol)
         assert took.header["protocol"] == protocol
         assert took.time_s == pytest.approx(wanted.time_s, rel=near)
+
+
+@pytest.mark.parametrize(
+    "name", ["packets 3 in parts", "gathering 4 in place, 3 blocks", "gathering 5, 2 blocks", "reading 7"]
+)
+def test_replicas_are_identical_with_a_wire_format(tmp_path, name):
+    schedule = ce.load_schedule(saved(tmp_path, CONTENTS[name]()))
+    count = 96 * schedule.region_chunks
+    data = np.random.default_rng(1).normal(size=(schedule.ranks, count)).astype(np.float32)
+    result = ce.emulate(schedule, ce.load_system("h100_hgx"), count=count, data=data, wire="mxfp8_e4m3")
+    assert result.replicas_identical == (name != "gathering 4 in place, 3 blocks")  # its own part is never written
 
 
 def test_flags_become_empty_messages_only_where_no_data_tell(tmp_path):

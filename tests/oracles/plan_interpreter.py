@@ -71,19 +71,22 @@ def run_plan(plan: dict[str, Any], inputs: np.ndarray, random: Random) -> list[d
             total = sum(each["i"][row] for each in memory)
             for each in memory:
                 each["i"][op["dst_buff"][0]["index"]] = total
+        elif name == "gstore":
+            for each in memory:
+                each["o"][op["dst_buff"][0]["index"]] = memory[rank]["i"][op["src_buff"][0]["index"]]
         elif "src_buff" in op:
             part = (op["tbg_info"]["tb_id"], op["tbg_info"]["tbg_size"]) if "tbg_info" in op else (0, 1)
             reads = [place(rank, block, row, part) for row in op["src_buff"]]
             writes = [place(rank, block, row, part) for row in op["dst_buff"]]
-            flagged = {"upkt": reads, "respkt": reads[1:]}.get(name, [])
+            flagged = {"upkt": reads, "rppkt": reads, "respkt": reads[1:], "recpkt": reads[1:]}.get(name, [])
             if any(where not in ready for _, where in flagged):
                 return False
-            if name in ("rre", "rres", "re", "res", "respkt"):
+            if name in ("rre", "rres", "re", "res", "respkt", "recpkt"):
                 total = sum(cells.copy() for cells, _ in reads)
                 reads = [(total, None)] * len(writes)
             for (source, _), (target, _) in zip(reads, writes, strict=True):
                 target[:] = source
-            if name in ("ppkt", "respkt"):
+            if name in ("ppkt", "rppkt", "cpkt", "respkt", "recpkt"):
                 ready.update(where for _, where in writes)
         return True
 
