@@ -273,6 +273,11 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ),
     ("semaphores", lambda c: first(c, "ops", 2).update(name="nop"), "(sem_acquire) waits for ever: nobody releases"),
     ("packets 2", lambda c: first(c, "ops", 0).update(name="put"), "(upkt) waits for ever: nobody puts the packets"),
+    (
+        "packets 2",
+        lambda c: first(c, "ops", 4)["src_buff"][0].update(buffer_id=0),
+        "(upkt): it reads packets of another",
+    ),
     ("reading 2", lambda c: first(c, "ops", 4).update(reduce_op="max"), '(rres): reduce_op is "max"; choose sum'),
     (
         "switching 4",

@@ -99,6 +99,17 @@ def test_every_number_says_where_it_comes_from(tmp_path):
     assert system.scaleout.latency_s == ce.load_system("h100_hgx@ib_ndr_400g_per_gpu").scaleout.latency_s
 
 
+@pytest.mark.parametrize(
+    ("sm", "links", "planned"), [(80, 12, 20e9), (90, 18, 20.6e9), (100, 18, 40.1e9), (103, 18, 40.1e9)]
+)
+def test_links_carry_what_nccl_plans_with(tmp_path, sm, links, planned):
+    """NCCL, src/graph/topo.h: bytes/s of a link and direction, by architecture."""
+    domain = ce.load_system(machine(tmp_path, sm=sm, links=lambda _: {"fffffff:ff:ff.0": links})).domain
+    payload = domain.packet_payload_bytes / (domain.packet_payload_bytes + domain.packet_header_bytes)
+    assert domain.links == links
+    assert domain.link_bytes_per_s * domain.link_efficiency * payload == pytest.approx(planned, rel=0.04)
+
+
 def test_a_network_of_the_catalogue_can_take_the_place_of_the_machines_own(tmp_path):
     system = ce.load_system(f"{machine(tmp_path)}@efa_p5en")
     assert system.scaleout == ce.load_system("h200_hgx").scaleout

@@ -1,7 +1,8 @@
 """The XML in which NCCL writes down a machine (``NCCL_TOPO_DUMP_FILE``), as the content of a system's file.
 
 The file says how many GPUs there are, which NVLinks join them to what, and what their network adapters do. It says no
-latencies and nothing of endpoints: those are taken from the system of the catalogue with the same GPU, as estimates.
+latencies, no rates of links and nothing of endpoints: those are taken from the system of the catalogue with the same
+GPU, as estimates. Links there have fitted rates, close to those with which NCCL plans.
 """
 
 from __future__ import annotations

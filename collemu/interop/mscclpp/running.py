@@ -11,7 +11,7 @@ right; where it is not, `verify` says so.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -116,7 +116,10 @@ class Running:
             case plan.SWITCH_SUM | plan.SWITCH_STORE:
                 self._switch(block, op)
             case _:
-                packets = [cell for read in op.reads[op.packets_read :] for cell in self._cells(read)]
+                flagged = op.reads[op.packets_read :]
+                if any(read.rank != block.gpu for read in flagged):
+                    raise ValueError(f"{op.place}: it reads packets of another gpu; packets are read where they arrive")
+                packets = [cell for read in flagged for cell in self._cells(read)]
                 if (missing := next((cell for cell in packets if cell not in self._packets), None)) is not None:
                     return ("packet", missing)
                 for handle, seen in {self._packets[cell][0]: self._packets[cell][1] for cell in packets}.items():
@@ -155,8 +158,9 @@ class Running:
 
     def _take(self, block: _Block, keys: Iterable[Hashable]) -> Hashable:
         keys = list(keys)
-        for key in keys:
-            if self._free.get(key, 0) + len(self._mail.get(key, ())) < keys.count(key):
+        self._spend(len(keys))
+        for key, count in Counter(keys).items():
+            if self._free.get(key, 0) + len(self._mail.get(key, ())) < count:
                 return key
         for key in keys:
             if self._free.get(key, 0):
