@@ -204,6 +204,18 @@ def keeping() -> Plan:
     return plan
 
 
+def networked() -> Plan:
+    """All_gather in place of two ranks over the network: two thread blocks put one half each, one both at once."""
+    plan = Plan("allgather", 2, (2, 4, 0), in_place=True)
+    first = plan.block(0).tell([1]).add("put", [(0, "o", 0, 1)], [(1, "o", 0, 1)], to=[1])
+    first.add("signal", to=[1]).add("flush", to=[1]).add("wait", to=[1])
+    plan.block(0).tell([1]).add("pws", [(0, "o", 1, 1)], [(1, "o", 1, 1)], to=[1]).add("flush", to=[1])
+    plan.block(1).tell([0]).add("pwsf", [(1, "o", 2, 2)], [(0, "o", 2, 2)], to=[0]).add("wait", to=[0])
+    plan.block(1).tell([0]).add("wait", to=[0])
+    plan.content = json.loads(json.dumps(plan.content).replace('"memory"', '"port"'))
+    return plan
+
+
 def halves(own: str = "rre") -> Plan:
     """All_reduce of two ranks: one pulls and adds, one has a scratch copy, and results go by put and by get."""
     plan = Plan("allreduce", 2, (4, 4, 4), in_place=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import collemu as ce
 from collemu.interop.mscclpp import fields, read_mscclpp
+from collemu.ranks.launch import run_under_mpi
 from tests import plans
 from tests.oracles.plan_interpreter import run_plan
 
@@ -35,6 +36,7 @@ PLANS: dict[str, Callable[[], plans.Plan]] = {
     "forwarding 2": lambda: plans.forwarding(2),
     "forwarding 5": lambda: plans.forwarding(5),
     "keeping": plans.keeping,
+    "networked": plans.networked,
     "halves": plans.halves,
     "semaphores": plans.semaphores,
 }
@@ -362,3 +364,13 @@ def test_any_change_of_a_plan_is_read_or_refused(tmp_path_factory, name, chance)
     except ValueError as error:
         assert str(error).isprintable()  # one line
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("ranks", "name"), [(2, "halves"), (3, "packets 3 in parts"), (4, "switching 4")])
+def test_real_processes_run_plans(tmp_path, ranks, name):
+    path = saved(tmp_path, CONTENTS[name]())
+    words = ["-m", "collemu", "crosscheck", "all_reduce", "--algorithm", str(path), "--system", "h100_hgx", "-b", "48K"]
+    done = run_under_mpi(ranks, words)
+    assert done.returncode == 0, done.stderr
+    assert "all identical" in done.stdout

@@ -23,7 +23,7 @@ def run_plan(plan: dict[str, Any], inputs: np.ndarray, random: Random) -> list[d
         else:
             buffers |= {"i": own.copy(), "o": np.full((gpu["output_chunks"], width), np.nan)}
             if plan["inplace"]:
-                buffers["o"][gpu["id"]] = own[0]
+                buffers["o"][gpu["id"] * len(own) : (gpu["id"] + 1) * len(own)] = own
         memory.append(buffers)
     todo = {(g["id"], b["id"]): list(flat(b["ops"])) for g in gpus for b in g["threadblocks"]}
 
@@ -86,6 +86,8 @@ def run_plan(plan: dict[str, Any], inputs: np.ndarray, random: Random) -> list[d
                 reads = [(total, None)] * len(writes)
             for (source, _), (target, _) in zip(reads, writes, strict=True):
                 target[:] = source
+            for _, there in boxes if name in ("pws", "pwsf") else ():
+                signals[there] = signals.get(there, 0) + 1
             if name in ("ppkt", "rppkt", "cpkt", "respkt", "recpkt"):
                 ready.update(where for _, where in writes)
         return True
