@@ -187,7 +187,7 @@ def emulate(
         where there would be more than 2**28 packets or 2**21 queues, or a torus has to be crossed; the header says
         which.
     protocol : str
-        A protocol of the system, or ``auto``: its default.
+        A protocol of the system, or ``auto``: the one that the schedule was written for, or else the system's default.
     timeline : bool
         Whether to keep the times of all operations and messages.
     seed : int
@@ -221,7 +221,7 @@ def emulate(
             f"{schedule.ranks} ranks are more than the {system.max_ranks} chips that {system.name} joins; choose at "
             f"most {system.max_ranks}"
         )
-    chosen = find_protocol(system, protocol)
+    chosen = find_protocol(system, protocol, schedule.protocol)
     payload = payload_of(schedule.collective, dtype, _recipe(recipe, wire, accumulate), op)
     refuse_in_switch(schedule, system, payload)
     schedule = requantised(schedule, payload.recipe)
@@ -271,8 +271,11 @@ def emulate(
     )
 
 
-def find_protocol(system: System, protocol: str) -> str:
-    """Name of the protocol that a run uses: the system's default for ``auto``.
+def find_protocol(system: System, protocol: str, written_for: str = "auto") -> str:
+    """Name of the protocol that a run uses.
+
+    For ``auto`` it is the one that the schedule was written for, or else, as where the system has no such, the
+    system's default.
 
     Raises
     ------
@@ -280,7 +283,7 @@ def find_protocol(system: System, protocol: str) -> str:
         If the system has no such protocol; the text lists those it has.
     """
     if protocol == "auto":
-        return system.default_protocol
+        return written_for if written_for in system.protocols else system.default_protocol
     if protocol not in tuple(system.protocols):
         raise ValueError(f"{system.name} has no protocol {protocol!r}; choose auto, {', '.join(system.protocols)}")
     return protocol

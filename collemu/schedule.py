@@ -152,6 +152,9 @@ class Schedule:
         ``r // group_ranks``. 0: all ranks are one group.
     origin
         Lines of a user's file in which the operations were written; None for algorithms that come from elsewhere.
+    protocol
+        What it was written for: a name of a system's protocols, or ``auto`` for any. Runs whose protocol is ``auto``
+        use it if the system has it.
     """
 
     collective: str
@@ -167,6 +170,7 @@ class Schedule:
     in_place: bool = False
     group_ranks: int = 0
     origin: Origins | None = field(default=None, repr=False)
+    protocol: str = "auto"
 
     def group_of(self, rank: int) -> range:
         """The ranks of a rank's switch group."""

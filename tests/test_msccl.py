@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import collemu as ce
 from collemu.builders.assembly import Assembler, steps
-from collemu.interop.msccl import elements, msccl_text, read_layouts, read_msccl, write_msccl
-from collemu.interop.msccl.publishing import publish_what_is_final
+from collemu.interop import elements
+from collemu.interop.msccl import msccl_text, read_layouts, read_msccl, write_msccl
+from collemu.interop.publishing import publish_what_is_final
 from collemu.schedule import Schedule
 from tests.built_in import BUILT_IN, PLAIN
 
@@ -110,9 +111,9 @@ def test_what_is_written_is_read(tmp_path, collective, name, ranks, channels, ch
 )
 def test_round_trip(tmp_path_factory, pair, ranks, channels, chunks, in_place, proto):
     schedule = ce.build_schedule(*pair, ranks, channels=channels, chunks=chunks)
-    schedule = dataclasses.replace(schedule, in_place=in_place)
+    schedule = dataclasses.replace(schedule, in_place=in_place, protocol=proto.lower())
     path = tmp_path_factory.mktemp("msccl") / "a.xml"
-    write_msccl(schedule, path, proto=proto)
+    write_msccl(schedule, path)
     assert_same(schedule, read_msccl(path))
     assert f'proto="{proto}"' in path.read_text()
 
@@ -260,7 +261,7 @@ def test_huge_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(elements, "MOST_BYTES", 3 * 2**20)
     path = tmp_path / "huge.xml"
     path.write_bytes(b"<!--" + b" " * 2**22 + b"-->" + GOOD.encode())
-    with pytest.raises(ValueError, match="more than 3 MiB, which no schedule has"):
+    with pytest.raises(ValueError, match="more than 3 MiB, which MSCCL XML has not"):
         read_msccl(path)
 
 
@@ -489,9 +490,12 @@ def test_names_with_any_characters(tmp_path):
 
 def test_other_endings_and_arguments(tmp_path):
     schedule = ce.build_schedule("all_reduce", "ring", 2)
-    for call in (lambda path: ce.save_schedule(schedule, path), ce.load_schedule):
-        with pytest.raises(ValueError, match=r"plan\.json: schedules are MSCCL XML, in files that end in \.xml"):
-            call(tmp_path / "plan.json")
+    with pytest.raises(ValueError, match=r"plan\.toml: schedules are MSCCL XML, in files that end in \.xml, or exec"):
+        ce.load_schedule(tmp_path / "plan.toml")
+    with pytest.raises(ValueError, match=r"a\.toml: schedules are written as MSCCL XML, in files that end in \.xml$"):
+        ce.save_schedule(schedule, tmp_path / "a.toml")
+    with pytest.raises(ValueError, match=r"in \.xml; plans of MSCCL\+\+ are read, not written$"):
+        ce.save_schedule(schedule, tmp_path / "a.json")
     with pytest.raises(TypeError, match="no Schedule; build_schedule makes one"):
         ce.save_schedule("ring", tmp_path / "a.xml")  # pyright: ignore
     with pytest.raises(ValueError, match="proto='ll' is not supported; choose Simple, LL, LL128"):

@@ -11,6 +11,8 @@ import pytest
 
 from collemu.cli.main import main
 from collemu.ranks.launch import run_under_mpi
+from tests.plans import packets
+from tests.test_nccl_topology import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -25,6 +27,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder for what examples write, in which the package's own files are found as in a clone."""
     for name in ("collemu", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
+    packets(4).save(tmp_path)  # plan.json
+    machine(tmp_path)  # topo.xml
     monkeypatch.chdir(tmp_path)
 
 

@@ -29,6 +29,7 @@ from collemu.catalogue.system import (
 
 CATALOGUE = Path(__file__).parent / "systems"
 NETWORKS = Path(__file__).parent / "networks"
+ENDINGS = (".toml", ".xml")  # of files
 TEXT_KEYS = ("name", "title", "default_protocol")
 OPTIONAL_TEXT_KEYS = ("status", "topology", "network")
 QUANTITY_KEYS = ("value", "source", "confidence", "note")
@@ -46,13 +47,14 @@ def networks() -> tuple[str, ...]:
 
 
 def load_system(name_or_path: str | os.PathLike[str], network: str | None = None) -> System:
-    """A system of the catalogue by name, or of a TOML file by path.
+    """A system of the catalogue by name, or of a file by path: TOML, or the XML in which NCCL writes down a machine.
 
     Parameters
     ----------
     name_or_path : str or path
-        A path if it ends in ``.toml``, has a folder in it or is a path object; else a name of ``systems()``. A text
-        may have a network behind it: ``h100_hgx@efa_p5en``.
+        A path if it ends in ``.toml`` or ``.xml``, has a folder in it or is a path object; else a name of
+        ``systems()``. A text may have a network behind it: ``h100_hgx@efa_p5en``. What an ``.xml`` of NCCL
+        (``NCCL_TOPO_DUMP_FILE``) does not say is taken from the catalogue, as `collemu.interop.nccl_topology` tells.
     network : str, optional
         A name of ``networks()``: what joins domains, in place of the system's own. The system's name then ends with it.
 
@@ -62,17 +64,17 @@ def load_system(name_or_path: str | os.PathLike[str], network: str | None = None
         A ValueError: no such system or file, not TOML, or faulty; one line that names every fault.
     """
     text = os.fspath(name_or_path)
-    if isinstance(name_or_path, str) and "@" in os.path.basename(text) and text[-5:] != ".toml":
+    if isinstance(name_or_path, str) and "@" in os.path.basename(text) and not text.endswith(ENDINGS):
         text, _, behind = text.partition("@")
         if network is not None or "@" in behind:
             raise SystemFileError(f"system {shown(name_or_path)}: one network, not two; leave one out")
         return load_system(text, behind)
-    if not isinstance(name_or_path, str) or text.endswith(".toml") or os.path.basename(text) != text:
+    if not isinstance(name_or_path, str) or text.endswith(ENDINGS) or os.path.basename(text) != text:
         return _read(Path(text), network)
     if text not in systems():
         raise SystemFileError(
             f"system {shown(text)}: no such system{hint(text, systems())}; there are: {', '.join(systems())} "
-            f"(a file of your own is given by a path that ends in .toml)"
+            f"(a file of your own is given by a path that ends in .toml, or in .xml if NCCL wrote it)"
         )
     return _read(CATALOGUE / f"{text}.toml", network)
 
@@ -80,7 +82,7 @@ def load_system(name_or_path: str | os.PathLike[str], network: str | None = None
 def _read(path: Path, network: str | None) -> System:
     reader = _Reader()
     try:
-        content: dict[str, object] = tomllib.loads(path.read_bytes().decode())
+        content = _content(path)
         if network is not None:
             content.pop("scaleout", None)
             content["network"] = network
@@ -89,6 +91,8 @@ def _read(path: Path, network: str | None) -> System:
         system = reader.system(content)
     except OSError as error:
         raise _error(path, error.strerror or str(error)) from None
+    except SystemFileError:
+        raise
     except UnicodeDecodeError as error:
         raise _error(path, f"not UTF-8 text (byte {error.start})") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or an integer or nesting beyond any use
@@ -96,6 +100,17 @@ def _read(path: Path, network: str | None) -> System:
     if system is None:
         raise _error(path, "; ".join(reader.faults))
     return system
+
+
+def _content(path: Path) -> dict[str, object]:
+    if path.suffix != ".xml":
+        return tomllib.loads(path.read_bytes().decode())
+    from collemu.interop.nccl_topology import topology_content
+
+    try:
+        return topology_content(path, CATALOGUE, NETWORKS)
+    except ValueError as error:
+        raise _error(path, str(error)) from None
 
 
 def _error(path: Path, text: str) -> SystemFileError:

@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
     )
     parser.add_argument("--in-place", action="store_true", help="input and output are one buffer")
-    parser.add_argument("--proto", default="Simple", metavar="P", help="Simple, LL or LL128 (default Simple)")
+    parser.add_argument("--proto", default=None, metavar="P", help="Simple, LL or LL128 (default Simple)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -136,14 +136,17 @@ def add_collective_flags(
         "--system",
         default=DEFAULT_SYSTEM,
         metavar="S",
-        help=f"NAME, NAME@NETWORK or a .toml file; collemu systems lists them (default {DEFAULT_SYSTEM})",
+        help=f"NAME, NAME@NETWORK, a .toml file or NCCL's .xml; collemu systems lists them (default {DEFAULT_SYSTEM})",
     )
     what.add_argument("--channels", default="1", metavar="N", help="independent lanes of an algorithm (default 1)")
     what.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
     )
     what.add_argument(
-        "--protocol", default=AUTO, metavar="P", help="auto, dma, simple, ll, ll128 (default the system's)"
+        "--protocol",
+        default=AUTO,
+        metavar="P",
+        help="auto, dma, simple, ll, ll128 (auto: the one that a file was written for, or else the system's)",
     )
     what.add_argument("--fidelity", default=AUTO, metavar="F", help="auto, packet or flow (default auto)")
     for flags, default in ((("-n", "--iters"), 20), (("-w", "--warmup_iters"), 1)):
@@ -206,16 +209,17 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
         if root >= min(rank_counts):
             least = min(rank_counts)
             raise ValueError(f"root {root} is not one of the {least} ranks; choose 0 to {least - 1}")
-        cases: list[tuple[str, str, int, int]] = []
+        cases: list[tuple[str, str, int, int, str]] = []
         for collective, algorithm in runs:
             if is_file(algorithm) and not is_python(algorithm):
                 schedule = _from_file(algorithm, collective, arguments, root, system)
                 if ranks is not None or arguments.ranks is not None:
                     refuse_other_ranks(algorithm, schedule.ranks, rank_counts)
-                cases.append((collective, algorithm, schedule.ranks, schedule.root))
+                spoken = find_protocol(system, arguments.protocol, schedule.protocol)
+                cases.append((collective, algorithm, schedule.ranks, schedule.root, spoken))
             else:
-                cases += [(collective, algorithm, each, root) for each in rank_counts]
-        for collective, algorithm, count_of_ranks, root_of_case in cases:
+                cases += [(collective, algorithm, each, root, protocol) for each in rank_counts]
+        for collective, algorithm, count_of_ranks, root_of_case, spoken in cases:
             reduces = collective in REDUCTIONS
             seen: set[tuple[str, Recipe, str]] = set()
             for dtype, recipe, op in triples:
@@ -241,7 +245,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                         count=count_for_size(collective, count_of_ranks, size, item_bytes),
                         channels=channels,
                         chunks=chunks,
-                        protocol=protocol,
+                        protocol=spoken,
                         fidelity=arguments.fidelity,
                     )
                     for size in wanted

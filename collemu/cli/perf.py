@@ -236,6 +236,11 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
         notes += filter(None, [beyond(tensor, point.dtype)])
     point = settled(point, system)
     schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+    if schedule.protocol not in ("auto", *system.protocols):
+        notes.append(
+            f"{schedule.algorithm} was written for protocol {schedule.protocol}, which {system.name} has not: "
+            f"it runs with {point.protocol}"
+        )
     numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "recipe": point.recipe, "protocol": point.protocol}
     outcome = None
     if check:

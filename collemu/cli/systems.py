@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
         "system",
         nargs="?",
         metavar="NAME|FILE",
-        help="a system of the catalogue, or your own .toml file, perhaps @NETWORK",
+        help="a system of the catalogue, or your own .toml file or NCCL's .xml, perhaps @NETWORK",
     )
 
 

@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "algorithm",
         metavar="ALGORITHM|FILE",
-        help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL XML",
+        help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL XML; FILE.json: of MSCCL++",
     )
     parser.add_argument(
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"

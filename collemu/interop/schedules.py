@@ -7,7 +7,8 @@ from os import PathLike, fspath
 from collemu.arguments import whole
 from collemu.schedule import Schedule
 
-ENDING = ".xml"
+ENDING = ".xml"  # of MSCCL XML
+PLAN = ".json"  # of an execution plan of MSCCL++
 
 
 def load_schedule(
@@ -19,19 +20,20 @@ def load_schedule(
     channels: int | None = None,
     chunks: int | None = None,
 ) -> Schedule:
-    """Read a schedule from a file of MSCCL XML, or run a Python file that writes one.
+    """Read a schedule from a file of MSCCL XML or a plan of MSCCL++, or run a Python file that writes one.
 
-    `collemu.interop.msccl.read_msccl` says how the first is read, ``docs/own-algorithms.md`` what the second has.
+    `collemu.interop.msccl.read_msccl` and `collemu.interop.mscclpp` say how these are read, ``docs/own-algorithms.md``
+    what Python files have.
 
     Parameters
     ----------
     path : path of a file
-        By its ending ``.xml`` or ``.py``; ``FILE.py:NAME`` is one of several algorithms. Python files are code: they
-        can do whatever Python can.
+        By its ending MSCCL XML, ``.xml``, an execution plan of MSCCL++, ``.json``, or a Python file, ``.py``;
+        ``FILE.py:NAME`` is one of several algorithms. Python files are code: they can do whatever Python can.
     collective : str, optional
-        What it does, where the file does not say (``coll="custom"``), or has a choice.
+        What it does, where the file does not say (``custom``), or has a choice.
     ranks : int
-        For Python files; of XML it is only checked.
+        For Python files; of others it is only checked.
     root, channels, chunks : int, optional
         For Python files, as in `build_schedule`.
 
@@ -60,9 +62,17 @@ def load_schedule(
 
 def load_layouts(path: str | PathLike[str], *, collective: str | None = None) -> list[Schedule]:
     """Read a schedule as `load_schedule` does, in every layout that the file allows: out of place first."""
+    if fspath(path).lower().endswith(PLAN):
+        from collemu.interop.mscclpp import read_mscclpp
+
+        return [read_mscclpp(path, collective=collective)]
     from collemu.interop.msccl import read_layouts
 
-    _refuse_other_endings(path)
+    if not _is_xml(path):
+        raise ValueError(
+            f"{fspath(path)}: schedules are MSCCL XML, in files that end in {ENDING}, or execution plans of MSCCL++, "
+            f"in files that end in {PLAN}"
+        )
     return read_layouts(path, collective=collective)
 
 
@@ -78,10 +88,11 @@ def save_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
     """
     from collemu.interop.msccl import write_msccl
 
-    _refuse_other_endings(path)
+    if not _is_xml(path):
+        plans = "; plans of MSCCL++ are read, not written" * fspath(path).lower().endswith(PLAN)
+        raise ValueError(f"{fspath(path)}: schedules are written as MSCCL XML, in files that end in {ENDING}{plans}")
     write_msccl(schedule, path)
 
 
-def _refuse_other_endings(path: str | PathLike[str]) -> None:
-    if not fspath(path).lower().endswith(ENDING):
-        raise ValueError(f"{fspath(path)}: schedules are MSCCL XML, in files that end in {ENDING}")
+def _is_xml(path: str | PathLike[str]) -> bool:
+    return fspath(path).lower().endswith(ENDING)

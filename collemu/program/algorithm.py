@@ -219,7 +219,7 @@ def _refuse_parameters(function: Function) -> None:
 
 
 def _lowered(program: Program, made: Algorithm) -> Schedule:
-    from collemu.interop.msccl.publishing import publish_what_is_final
+    from collemu.interop.publishing import publish_what_is_final
     from collemu.program.lowering import lower_statements, lower_threads
 
     if program.threads:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 import collemu as package
+from collemu.cli.files import load_layouts
 from tests.cli.conftest import Outcome
+from tests.plans import packets
+from tests.test_nccl_topology import machine
 
 Collemu = Callable[..., Outcome]
 
@@ -15,6 +18,7 @@ Collemu = Callable[..., Outcome]
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    load_layouts.cache_clear()  # files of the same name in other folders
     return tmp_path
 
 
@@ -167,10 +171,53 @@ def test_files_that_are_none(collemu: Collemu, here: Path, command: tuple[str, .
         "nowhere.xml": "nowhere.xml is not there; give the path of a schedule, or a name that collemu algorithms lists",
         "empty.xml": "empty.xml: no XML: line 1: no element found",
         "topology.xml": "topology.xml: no MSCCL XML: the root element is 'system', not 'algo'",
-        "plan.json": "plan.json: schedules are MSCCL XML, in files that end in .xml",
+        "plan.json": "plan.json: plan: gpus is missing",
         "folder.xml": "cannot read folder.xml: is a directory",
     }.items():
         assert refusal(collemu(*command, name)) == f"collemu {command[0]}: {text}"
+
+
+def test_plans_of_mscclpp(collemu: Collemu, here: Path) -> None:
+    packets(4).save(here)
+    outcome = collemu("verify", "plan.json")
+    assert outcome.code == 0
+    assert re.match(r"ok all_reduce plan\.json: 4 ranks in place, \d+ operations, 24 messages, ", outcome.out)
+    perf = ("perf", "all_reduce", "--algorithm", "plan.json", "-b", "64K", "-e", "64K")
+    outcome = collemu(*perf, "--system", "h100_hgx")
+    assert (outcome.code, outcome.rows()[0][8], outcome.rows()[0][10]) == (0, "0", "ll")
+    assert "written for" not in outcome.out
+    outcome = collemu(*perf, "--system", "trainium2", "--ranks", "4")
+    assert (outcome.code, outcome.rows()[0][10]) == (0, "dma")
+    assert (
+        "# note: allreduce_by_hand was written for protocol ll, which trainium2 has not: it runs with dma"
+        in outcome.out
+    )
+    assert collemu(*perf, "--system", "h100_hgx", "--protocol", "simple").rows()[0][10] == "simple"
+    assert "plan.json is for 4 ranks, not 8" in refusal(collemu(*perf, "--ranks", "8"))
+
+
+def test_files_run_with_their_own_protocol(collemu: Collemu, ring: str) -> None:
+    perf = ("perf", "all_reduce", "-b", "64K", "-e", "64K", "--system", "h100_hgx", "--ranks", "4", "--algorithm")
+    assert (
+        collemu("export", "ring", "--ranks", "4", "--collective", "all_reduce", "--proto", "LL128", "l.xml").code == 0
+    )
+    assert collemu(*perf, "l.xml").rows()[0][10] == "ll128"
+    assert collemu(*perf, ring).rows()[0][10] == "simple"  # its author asked for none, and h100_hgx has this by default
+    trainium = ("perf", "all_reduce", "-b", "64K", "-e", "64K", "--ranks", "4", "--algorithm")
+    assert collemu(*trainium, ring).rows()[0][10] == "dma"
+
+
+def test_machines_that_nccl_wrote_down(collemu: Collemu, here: Path) -> None:
+    machine(here)
+    outcome = collemu("perf", "all_reduce", "--system", "topo.xml", "--algorithm", "ring", "-b", "64K", "-e", "64K")
+    assert outcome.code == 0
+    assert "# system topo.xml fingerprint " in outcome.out
+    assert re.search(r"# estimates: \d\d constants, see collemu systems topo\.xml", outcome.out)
+    assert "numbers of h100_hgx and its network are estimates here" in collemu("systems", "topo.xml").out
+    (here / "algorithm.xml").write_text("<algo/>")
+    assert refusal(collemu("perf", "all_reduce", "--system", "algorithm.xml")).endswith(
+        "system file algorithm.xml: no topology of NCCL: the root element is 'algo', not 'system'"
+    )
 
 
 def test_a_custom_file_does_what_is_asked(collemu: Collemu) -> None:

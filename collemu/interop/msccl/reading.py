@@ -19,10 +19,12 @@ from collemu_kernels import kinds
 from numpy.typing import NDArray
 
 from collemu.arguments import one_of
+from collemu.catalogue.system import PROTOCOLS
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
+from collemu.interop.elements import read_elements
 from collemu.interop.msccl import words
-from collemu.interop.msccl.elements import read_elements
-from collemu.interop.msccl.publishing import publish_what_is_final
+from collemu.interop.publishing import publish_what_is_final
+from collemu.interop.root import find_root
 from collemu.schedule import OP, READS_SRC, RECEIVES, SENDS, THREAD, WRITES_DST, Schedule, ScheduleError
 from collemu.verification.structure import check_structure
 
@@ -79,7 +81,7 @@ def read_layouts(path: str | PathLike[str], *, collective: str | None = None) ->
     """Read a schedule in every layout that the file allows: out of place first, then in place."""
     reader = _Reader(collective)
     try:
-        read_elements(path, reader.begin, reader.end)
+        read_elements(path, reader.begin, reader.end, what="MSCCL XML")
         return reader.schedules()
     except ScheduleError as error:
         raise ScheduleError(f"{fspath(path)}: {error}") from None
@@ -142,7 +144,9 @@ class _Reader:
         self._ranks = _whole(given, "ngpus", place, least=1)
         self._channels = _whole(given, "nchannels", place, least=1, most=_MOST_ID)
         self._chunks = _whole(given, "nchunksperloop", place, least=1)
-        _choice(given, "proto", place, words.PROTOCOLS)
+        self._protocol = words.PROTOCOLS[_choice(given, "proto", place, words.PROTOCOLS)]
+        if words.WRITTEN_FOR in given:
+            self._protocol = _choice(given, words.WRITTEN_FOR, place, ("auto", *PROTOCOLS))
         self._collective = self._find_collective(_text(given, "coll", place))
         smallest = _whole(given, "minBytes", place, most=_MOST_BYTES, default=0)
         largest = _whole(given, "maxBytes", place, most=_MOST_BYTES, default=_MOST_BYTES)
@@ -258,7 +262,7 @@ class _Reader:
             self._collective,
             self._name,
             self._ranks,
-            _root(self._collective, threads, ops),
+            find_root(self._collective, threads, ops),
             self._channels,
             threads,
             ops,
@@ -266,6 +270,7 @@ class _Reader:
             self._output,
             scratch,
             in_place,
+            protocol=self._protocol,
         )
         check_structure(schedule)
         return schedule if self._marked else publish_what_is_final(schedule)
@@ -306,16 +311,6 @@ def _reporting(place: str, awaited: tuple[int, int], blocks: list[_Block]) -> in
             f"{place} would wait for ever: neither step {step} of tb {number} nor a later one has hasdep 1"
         )
     return reports[at][1]
-
-
-def _root(collective: str, threads: NDArray[Any], ops: NDArray[Any]) -> int:
-    """The one rank that receives nothing of a broadcast, or sends nothing of a reduce."""
-    if collective not in ("broadcast", "reduce"):
-        return 0
-    active = (RECEIVES if collective == "broadcast" else SENDS)[ops["kind"]]
-    rank = np.repeat(threads["rank"], threads["length"])
-    idle = np.setdiff1d(threads["rank"], rank[active])
-    return int(idle[0]) if len(idle) == 1 else 0
 
 
 def _chunk(given: Attributes, side: str, place: str) -> tuple[int, int]:

@@ -33,7 +33,11 @@ COLLECTIVES = {
 CUSTOM = "custom"  # promises nothing by itself
 PROMISES = (*dict.fromkeys(COLLECTIVES.values()), "sendrecv")  #: what a custom one may do
 
-PROTOCOLS = ("Simple", "LL", "LL128")
+PROTOCOLS = {"Simple": "simple", "LL": "ll", "LL128": "ll128"}
+
+#: An attribute of ours, which runtimes pass over: the protocol that a schedule was written for, where ``proto``, which
+#: must be there, cannot say it.
+WRITTEN_FOR = "protocol"
 
 #: An attribute of ours, which runtimes pass over: of a step its `publish`, of the algorithm that its steps say so.
 PUBLISH = "publish"

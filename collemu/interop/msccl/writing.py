@@ -22,10 +22,11 @@ MAX_BYTES = 2**40  # sizes for which a runtime may choose the algorithm: all
 _BUFFERS = {number: word for word, number in words.BUFFERS.items()}
 _TYPES = {number: word for word, number in words.KINDS.items()} | {kinds.RECV_REDUCE: "rrc"}
 _PUBLISHED = {number: f' {words.PUBLISH}="{word}"' for word, number in words.PUBLISHED.items()} | {kinds.KEEP: ""}
+_PROTO = {protocol: word for word, protocol in words.PROTOCOLS.items()}
 _COLL = {collective: word for word, collective in reversed(words.COLLECTIVES.items())}
 
 
-def write_msccl(schedule: Schedule, path: str | PathLike[str], proto: str = "Simple") -> None:
+def write_msccl(schedule: Schedule, path: str | PathLike[str], proto: str | None = None) -> None:
     """Write a schedule as MSCCL XML.
 
     Parameters
@@ -33,8 +34,8 @@ def write_msccl(schedule: Schedule, path: str | PathLike[str], proto: str = "Sim
     schedule : Schedule
         A sendrecv, which MSCCL has not, gets ``coll="custom"``; ids of threads lose their gaps.
     path : path of a file
-    proto : str
-        Simple, LL or LL128.
+    proto : str, optional
+        Simple, LL or LL128; that of the schedule's protocol when left out, or Simple.
 
     Raises
     ------
@@ -45,23 +46,27 @@ def write_msccl(schedule: Schedule, path: str | PathLike[str], proto: str = "Sim
     Path(fspath(path)).write_text(text, encoding="utf-8", newline="\n")
 
 
-def msccl_text(schedule: Schedule, proto: str = "Simple") -> str:
+def msccl_text(schedule: Schedule, proto: str | None = None) -> str:
     """The text that `write_msccl` writes."""
     instance_of(schedule, Schedule, "MSCCL XML: schedule", "build_schedule makes one")
-    one_of(proto, words.PROTOCOLS, "proto")
+    if proto is not None:
+        one_of(proto, tuple(words.PROTOCOLS), "proto")
     check_structure(schedule)
     _refuse_what_cannot_be_said(schedule)
     return "".join(_lines(schedule, proto))  # no XML declaration: runtimes cannot read one
 
 
-def _lines(schedule: Schedule, proto: str) -> Iterator[str]:
+def _lines(schedule: Schedule, proto: str | None) -> Iterator[str]:
+    known = _PROTO.get(schedule.protocol)
+    written_for = f' {words.WRITTEN_FOR}="{schedule.protocol}"' if proto is None and known is None else ""
+    proto = proto or known or "Simple"
     name = escape(schedule.algorithm, {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
     yield (
         f'<algo name="{name}" proto="{proto}" nchannels="{schedule.channels}" '
         f'nchunksperloop="{max(schedule.input_chunks, schedule.output_chunks)}" ngpus="{schedule.ranks}" '
         f'coll="{_COLL.get(schedule.collective, words.CUSTOM)}" inplace="{int(schedule.in_place)}" '
         f'outofplace="{int(not schedule.in_place)}" minBytes="0" maxBytes="{MAX_BYTES}" '
-        f'{words.PUBLISH}="{words.MARKED}">\n'
+        f'{words.PUBLISH}="{words.MARKED}"{written_for}>\n'
     )
     chunks = (
         f'i_chunks="{schedule.input_chunks}" o_chunks="{schedule.output_chunks}" s_chunks="{schedule.scratch_chunks}"'
