@@ -17,20 +17,21 @@ wire rounds them:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collemu.catalogue import System
-from collemu.collectives import REDUCTIONS
+from collemu.collectives import REDUCTIONS, UNEVEN
 from collemu.dtypes import INTEGER
 from collemu.emulator import Result, emulate
 from collemu.memory import Payload, payload_of
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS
 from collemu.recipe import Recipe
-from collemu.reference import reference, rows_that_count
+from collemu.reference import Rows, reference, rows_that_count
+from collemu.rows import input_size, output_size, settled_count
 from collemu.schedule import Schedule
 
 BUDGET_BYTES = 64 * 2**20  # of inputs and outputs of all ranks
@@ -69,7 +70,7 @@ def check(
     schedule: Schedule,
     system: System,
     *,
-    count: int,
+    count: int | None = None,
     dtype: str = "float32",
     op: str = "sum",
     wire: str = "none",
@@ -83,8 +84,9 @@ def check(
     ----------
     schedule : Schedule
     system : System
-    count : int
-        Elements a rank. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of chunks is checked.
+    count : int, optional
+        Elements a rank; none for an alltoallv. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of
+        chunks is checked; of an alltoallv its counts divided by a number.
     dtype, op, wire, protocol, fidelity : str
         As `collemu.emulate` takes them.
     full : bool
@@ -92,7 +94,11 @@ def check(
     """
     payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
     reduces = schedule.collective in REDUCTIONS
-    checked = count if full else affordable_count(schedule, count, payload.dtype.item_bytes)
+    if schedule.counts is not None and not full:
+        schedule = _affordable(schedule, payload.dtype.item_bytes)
+    checked = settled_count(schedule, None if schedule.counts is not None else count)
+    if schedule.counts is None and not full:
+        checked = affordable_count(schedule, checked, payload.dtype.item_bytes)
     terms = _terms(payload, schedule.ranks, reduces=reduces)
     data = _contributions(schedule, checked, terms, reduces=reduces)
     result = emulate(
@@ -107,8 +113,9 @@ def check(
         fidelity=fidelity,
         timeline=False,
     )
-    expected = reference(schedule.collective, data, op, schedule.root)
-    got = rows_that_count(schedule.collective, np.asarray(result.outputs), schedule.root)
+    assert result.outputs is not None
+    expected = reference(schedule.collective, data, op, schedule.root, schedule.counts)
+    got = rows_that_count(schedule.collective, result.outputs, schedule.root)
     right = got == expected
     if terms.relative:
         right = np.abs(got - expected) <= terms.relative * np.abs(expected) + terms.absolute
@@ -117,7 +124,8 @@ def check(
 
 def affordable_count(schedule: Schedule, count: int, item_bytes: int) -> int:
     """The count, or a smaller one within the budget that leaves the same remainder of chunks and blocks."""
-    per_element = schedule.ranks * (schedule.input_regions + schedule.output_regions) * item_bytes
+    elements = (input_size(schedule, 1, rank) + output_size(schedule, 1, rank) for rank in range(schedule.ranks))
+    per_element = sum(elements) * item_bytes
     most = BUDGET_BYTES // per_element
     if count <= most:
         return count
@@ -125,6 +133,14 @@ def affordable_count(schedule: Schedule, count: int, item_bytes: int) -> int:
     if most >= 2 * period * BLOCK:
         period *= BLOCK
     return count % period + max(0, (most - count % period) // period) * period
+
+
+def _affordable(schedule: Schedule, item_bytes: int) -> Schedule:
+    """The schedule of an alltoallv with its counts, or with smaller ones; none that is not 0 becomes 0."""
+    counts = schedule.counts
+    assert counts is not None
+    factor = -(-2 * int(counts.sum()) * item_bytes // BUDGET_BYTES)
+    return replace(schedule, counts=-(-counts // factor)) if factor > 1 else schedule
 
 
 @dataclass(frozen=True)
@@ -201,9 +217,11 @@ def _rounding(name: str) -> tuple[float, float]:
     return {"float32": 2.0**-24, "float64": 2.0**-53}.get(name, 0.0), 0.0
 
 
-def _contributions(schedule: Schedule, count: int, terms: _Terms, *, reduces: bool) -> NDArray[Any]:
+def _contributions(schedule: Schedule, count: int, terms: _Terms, *, reduces: bool) -> Rows:
     """Data of all ranks; the choice of rank and value is pseudo-random and the same in every run."""
     random = np.random.default_rng(0)
+    if schedule.collective in UNEVEN:
+        return [random.choice(terms.values, input_size(schedule, count, rank)) for rank in range(schedule.ranks)]
     shape = (schedule.ranks, schedule.input_regions * count)
     if not reduces:
         return random.choice(terms.values, shape)

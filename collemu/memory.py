@@ -17,6 +17,7 @@ from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
 from collemu.number_formats import ELEMENT_FORMATS
 from collemu.recipe import ACCUMULATE, Recipe
+from collemu.rows import output_size
 from collemu.schedule import Schedule
 
 OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
@@ -154,30 +155,29 @@ class Memory:
         held = to_values(storage, self.payload.dtype) if self.payload.quantised else storage
         if self.payload.scales_first and self.lowered.schedule.collective in REDUCTIONS:
             held = self._divided(held)
-        buffer = self._buffer(rank, kinds.INPUT)
+        buffer = self._buffer(rank, kinds.INPUT, held.size)
         buffer[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
 
     def read_output(self, rank: int) -> NDArray[Any]:
         """A rank's output buffer as an array of the dtype's storage, one dimension."""
-        held = self._buffer(rank, kinds.OUTPUT).view(self.payload.held.storage)
+        elements = output_size(self.lowered.schedule, self.lowered.count, rank)
+        held = self._buffer(rank, kinds.OUTPUT, elements).view(self.payload.held.storage)
         averages = self.payload.operator == "avg" and self.lowered.schedule.collective in REDUCTIONS
         if averages and not self.payload.scales_first:
             held = self._divided(held)
         return to_storage(held, self.payload.dtype)
 
     def read_outputs(self) -> NDArray[Any]:
-        """The outputs of all ranks that are here, a row each, as bytes of the dtype's storage."""
-        elements = int(self.lowered.schedule.chunk_starts(kinds.OUTPUT, self.lowered.count)[-1])
+        """The outputs of all ranks that are here, equally long, a row each, as bytes of the dtype's storage."""
+        elements = output_size(self.lowered.schedule, self.lowered.count, 0)
         outputs = np.empty((len(self.ranks), elements), self.payload.dtype.storage)
         for row, rank in enumerate(self.ranks):
             outputs[row] = self.read_output(rank)
         return outputs
 
-    def _buffer(self, rank: int, buffer: int) -> NDArray[np.uint8]:
-        schedule = self.lowered.schedule
-        size = int(schedule.chunk_starts(buffer, self.lowered.count)[-1]) * self.payload.held.item_bytes
+    def _buffer(self, rank: int, buffer: int, elements: int) -> NDArray[np.uint8]:
         start = int(self.offsets[rank, buffer])
-        return self.plane.memory[start : start + size]
+        return self.plane.memory[start : start + elements * self.payload.held.item_bytes]
 
     def _divided(self, held: NDArray[Any]) -> NDArray[Any]:
         """The array divided by the number of ranks; integers truncate toward zero."""
@@ -276,12 +276,12 @@ def _round_up(nbytes: Any) -> Any:
 
 
 def _buffer_offsets(schedule: Schedule, count: int, item_bytes: int) -> tuple[NDArray[np.int64], int]:
-    """Where each rank's buffers lie in its own memory, and the bytes of that.
+    """Where each rank's buffers lie in its own memory, and the bytes of that: as many as the largest rank needs.
 
     In place, input and output overlap as the collective says.
     """
     sizes = [
-        int(schedule.chunk_starts(buffer, count)[-1]) * item_bytes
+        int(schedule.chunk_starts(buffer, count)[..., -1].max()) * item_bytes
         for buffer in (kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH)
     ]
     own = np.arange(schedule.ranks, dtype=np.int64) * count * item_bytes
@@ -289,9 +289,9 @@ def _buffer_offsets(schedule: Schedule, count: int, item_bytes: int) -> tuple[ND
     if not schedule.in_place:
         input_at, output_at = zero, zero + _round_up(sizes[0])
         shared = _round_up(sizes[0]) + _round_up(sizes[1])
-    elif schedule.collective == "all_gather":
+    elif schedule.input_regions < schedule.output_regions:
         input_at, output_at, shared = own, zero, _round_up(sizes[1])
-    elif schedule.collective == "reduce_scatter":
+    elif schedule.input_regions > schedule.output_regions:
         input_at, output_at, shared = zero, own, _round_up(sizes[0])
     else:
         input_at, output_at, shared = zero, zero, _round_up(max(sizes[0], sizes[1]))

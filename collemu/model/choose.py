@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
 from collemu.emulator import emulate, find_protocol
@@ -31,12 +32,14 @@ def choose_algorithm(
     channels: int = 1,
     chunks: int | None = None,
     protocol: str = "auto",
+    counts: NDArray[np.int64] | None = None,
 ) -> str:
     """Name of the built-in algorithm that is probably fastest; the first of the table among equals.
 
     Each gets an estimate: the emulated time of one element a chunk, which is all latency, plus what the wire bytes of
     the busiest port, or the endpoint's work of the busiest thread, take by themselves. That leaves out contention, so
-    those which come close to the best are emulated.
+    those which come close to the best are emulated. Of alltoallv, whose ``counts`` leave no count of one element a
+    chunk, all are.
 
     Raises
     ------
@@ -50,12 +53,19 @@ def choose_algorithm(
     reason = ValueError(f"no algorithm for {collective}")
     for name in algorithms(collective, system):
         try:
-            schedule = _schedule(collective, name, ranks, root, channels, chunks)
+            schedule = (
+                _schedule(collective, name, ranks, root, channels, chunks)
+                if counts is None
+                else build_schedule(collective, name, ranks, channels=channels, chunks=chunks, counts=counts)
+            )
             refuse_in_switch(schedule, system, payload)
         except ValueError as error:
             reason = error
             continue
         schedules[name] = schedule
+        if counts is not None:
+            estimates[name] = 0.0
+            continue
         latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, wire, protocol)
         lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
         estimates[name] = latency + _transfer_s(lowered, system, chosen)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from collemu import emulate, load_system
 from collemu.builders.assembly import Assembler, steps
 from collemu.dtypes import find_dtype
-from collemu.emulator import input_elements
 from collemu.lower import lower
 from collemu.memory import build_memory, payload_of
 from collemu.ranks.contributions import contribution
@@ -20,6 +19,7 @@ from collemu.ranks.execute import Execution, execute
 from collemu.ranks.message_log import READ, SENT, WRITE, emulated_log, first_difference
 from collemu.ranks.transport import NoTransport
 from collemu.recipe import Recipe
+from collemu.rows import input_size
 from collemu.schedule import Schedule, build_schedule
 from tests.built_in import anywhere
 from tests.mpi.network import run_all
@@ -43,8 +43,10 @@ def parts_of(
     """Inputs, memories and executions of all ranks, each as if in a process of its own."""
     payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
     lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
-    elements = input_elements(schedule, count)
-    inputs = [contribution(find_dtype(dtype), elements, rank, op=op) for rank in range(schedule.ranks)]
+    inputs = [
+        contribution(find_dtype(dtype), input_size(schedule, count, rank), rank, op=op)
+        for rank in range(schedule.ranks)
+    ]
     memories = [build_memory(lowered, payload, [rank], slots, seed) for rank in range(schedule.ranks)]
     for rank, memory in enumerate(memories):
         memory.write_input(rank, inputs[rank])

@@ -19,7 +19,7 @@ from collemu_kernels import kinds
 from numpy.typing import NDArray
 
 from collemu.arguments import one_of
-from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
+from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK, ROOTED
 from collemu.interop.msccl import words
 from collemu.interop.msccl.elements import read_elements
 from collemu.interop.msccl.publishing import publish_what_is_final
@@ -309,10 +309,10 @@ def _reporting(place: str, awaited: tuple[int, int], blocks: list[_Block]) -> in
 
 
 def _root(collective: str, threads: NDArray[Any], ops: NDArray[Any]) -> int:
-    """The one rank that receives nothing of a broadcast, or sends nothing of a reduce."""
-    if collective not in ("broadcast", "reduce"):
+    """The one rank that receives nothing of a broadcast or scatter, or sends nothing of a reduce or gather."""
+    if collective not in ROOTED:
         return 0
-    active = (RECEIVES if collective == "broadcast" else SENDS)[ops["kind"]]
+    active = (RECEIVES if collective in ("broadcast", "scatter") else SENDS)[ops["kind"]]
     rank = np.repeat(threads["rank"], threads["length"])
     idle = np.setdiff1d(threads["rank"], rank[active])
     return int(idle[0]) if len(idle) == 1 else 0
