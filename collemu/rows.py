@@ -77,7 +77,7 @@ def input_rows(data: Any, schedule: Schedule, count: int, dtype: Dtype) -> list[
 
 def listed(data: Any, schedule: Schedule) -> list[Any]:
     """What a user gives for a collective of different amounts, as a list of arrays, one a rank."""
-    rows: Any = data
-    if schedule.collective == "scatter" and isinstance(data, np.ndarray) and data.ndim == 1:
-        rows = (rows if rank == schedule.root else rows[:0] for rank in range(schedule.ranks))
-    return list(rows)
+    array: Any = data if isinstance(data, np.ndarray) else None
+    if schedule.collective == "scatter" and array is not None and array.ndim == 1:
+        return [array if rank == schedule.root else array[:0] for rank in range(schedule.ranks)]
+    return list(data if array is None else array)

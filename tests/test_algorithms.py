@@ -15,7 +15,17 @@ from collemu.verification import verify
 from tests.oracles.collectives_reference import input_elements, reference
 from tests.oracles.schedule_interpreter import any_order, by_priority, interpret
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "alltoall",
+    "gather",
+    "scatter",
+    "sendrecv",
+)
 BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorithms(collective)]
 # A ring needs its second slot: with one, every rank would wait for the next to take what it has sent.
 NEEDS_TWO_SLOTS = {
@@ -238,6 +248,8 @@ def test_scatter_allgather_brings_everything_once(n):
         ("broadcast", "binomial"),
         ("broadcast", "scatter_allgather"),
         ("reduce", "binomial"),
+        ("gather", "binomial"),
+        ("scatter", "binomial"),
     ],
 )
 @pytest.mark.parametrize("n", [3, 4, 7])

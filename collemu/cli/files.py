@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from collemu.cli.outputs import reason
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from collemu.schedule import Schedule
 
 
@@ -54,6 +57,21 @@ def load_for(path: str, chosen: Sequence[str]) -> "Schedule":
     if schedule.collective not in chosen:
         raise ValueError(f"{path}: it does {schedule.collective}, not {', '.join(chosen)}")
     return schedule
+
+
+def load_counts_for(path: str | None, chosen: Sequence[str]) -> "NDArray[np.int64] | None":
+    """The counts of a file, if there is one, which are for alltoallv alone.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be read, or none of the collectives is alltoallv.
+    """
+    from collemu.counts import load_counts
+
+    if path is not None and "alltoallv" not in chosen:
+        raise ValueError(f"--counts is for alltoallv; {', '.join(chosen)} would not use {path}")
+    return None if path is None else load_counts(path)
 
 
 def refuse_other_ranks(path: str, ranks: int, asked: list[int]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collemu.cli.files import is_file, load_for, refuse_other_ranks
+from collemu.cli.files import is_file, load_counts_for, load_for, refuse_other_ranks
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
 
@@ -41,10 +41,12 @@ class Point:
     size : int
         Bytes that were asked for.
     count : int
-        Elements a rank, as nccl-tests counts them for that size.
+        Elements a rank, as nccl-tests counts them for that size; of an alltoallv a block's on average.
     channels : int
     chunks : int or None
     protocol, fidelity : str
+    counts : str or None
+        Path of an alltoallv's counts.
     """
 
     system: str
@@ -61,6 +63,7 @@ class Point:
     chunks: int | None = None
     protocol: str = AUTO
     fidelity: str = AUTO
+    counts: str | None = None
 
     def __str__(self) -> str:
         """What errors and progress call it."""
@@ -75,7 +78,8 @@ class Point:
         """Its schedule; the algorithm must not be ``auto``."""
         from collemu.cli.points import build
 
-        return build(self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks)
+        sizes = (self.count, self.counts) if self.collective == "alltoallv" else ()
+        return build(self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks, *sizes)
 
 
 def add_collective_flags(
@@ -110,7 +114,7 @@ def add_collective_flags(
     what = parser.add_argument_group("what runs (comma lists and 'all' where a list is possible)")
     what.add_argument("-d", "--datatype", default="float32", metavar="D", help="dtypes (default float32)")
     what.add_argument("-o", "--op", default="sum", metavar="OP", help="sum, prod, min, max, avg (default sum)")
-    what.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
+    what.add_argument("-r", "--root", default="0", metavar="RANK", help="root, where there is one (default 0)")
     what.add_argument(
         "--algorithm",
         default=algorithm,
@@ -124,6 +128,11 @@ def add_collective_flags(
         default=DEFAULT_SYSTEM,
         metavar="S",
         help=f"NAME, NAME@NETWORK or a .toml file; collemu systems lists them (default {DEFAULT_SYSTEM})",
+    )
+    what.add_argument(
+        "--counts",
+        metavar="FILE",
+        help=".npy or .csv: n x n elements from each rank to each, of alltoallv (default rccl-tests' staircase)",
     )
     what.add_argument("--channels", default="1", metavar="N", help="independent lanes of an algorithm (default 1)")
     what.add_argument(
@@ -159,6 +168,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
         For a name, number or pair that does not exist; the text says what does.
     """
     from collemu import load_system, systems
+    from collemu.counts import largest_buffer
     from collemu.dtypes import DTYPES, find_dtype
     from collemu.emulator import FIDELITIES, find_protocol
     from collemu.memory import OPERATORS
@@ -180,6 +190,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     dtypes = [find_dtype(name).name for name in _listed(arguments.datatype, tuple(DTYPES))]
     numbers = _numbers(dtypes, arguments, tuple(OPERATORS), fits)
     runs = pairs(chosen, arguments.algorithm)
+    table = load_counts_for(arguments.counts, chosen)
 
     points: list[Point] = []
     for system_name in _listed(arguments.system, systems()):
@@ -200,10 +211,15 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                 if ranks is not None or arguments.ranks is not None:
                     refuse_other_ranks(algorithm, schedule.ranks, rank_counts)
                 cases.append((collective, algorithm, schedule.ranks, schedule.root))
+            elif table is not None and collective == "alltoallv":
+                if ranks is not None or arguments.ranks is not None:
+                    refuse_other_ranks(arguments.counts, len(table), rank_counts)
+                cases.append((collective, algorithm, len(table), 0))
             else:
                 cases += [(collective, algorithm, each, root) for each in rank_counts]
         for collective, algorithm, count_of_ranks, root_of_case in cases:
             reduces = collective in REDUCTIONS
+            file = arguments.counts if collective == "alltoallv" else None
             seen: set[tuple[str, str, str]] = set()
             for dtype, wire, op in numbers:
                 key = (dtype, wire, op if reduces else "sum")
@@ -211,6 +227,9 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                     continue
                 seen.add(key)
                 item_bytes = find_dtype(dtype).item_bytes
+                amounts = [(size, count_for_size(collective, count_of_ranks, size, item_bytes)) for size in wanted]
+                if file and table is not None:
+                    amounts = [(largest_buffer(table) * item_bytes, largest_buffer(table) // len(table))]
                 points += [
                     Point(
                         system=system_name,
@@ -222,13 +241,14 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                         wire=wire,
                         root=root_of_case,
                         size=size,
-                        count=count_for_size(collective, count_of_ranks, size, item_bytes),
+                        count=count,
                         channels=channels,
                         chunks=chunks,
                         protocol=protocol,
                         fidelity=arguments.fidelity,
+                        counts=file,
                     )
-                    for size in wanted
+                    for size, count in amounts
                 ]
     return points if fits is None else _able(points, arguments, fits)
 

@@ -9,6 +9,9 @@ from collemu.cli.files import is_file, load_for
 from collemu.cli.options import AUTO, Point
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from collemu.catalogue import System
     from collemu.schedule import Schedule
 
@@ -24,13 +27,39 @@ def load(name: str) -> "System":
 
 
 @lru_cache(maxsize=8)
-def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
-    """A schedule, built or read once for all sizes, dtypes and wire formats."""
+def build(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    root: int,
+    channels: int,
+    chunks: int | None,
+    count: int = 0,
+    file: str | None = None,
+) -> "Schedule":
+    """A schedule, built or read once for all sizes, dtypes and wire formats; an alltoallv for its `counts_of` alone."""
     from collemu import build_schedule
 
     if is_file(algorithm):
         return load_for(algorithm, [collective])
-    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
+    counts = counts_of(collective, ranks, count, file)
+    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks, counts=counts)
+
+
+def counts_of(collective: str, ranks: int, count: int, file: str | None = None) -> "NDArray[np.int64] | None":
+    """Of an alltoallv the counts of a file, or those of rccl-tests for a count; None of others."""
+    from collemu.counts import load_counts, staircase
+
+    if collective != "alltoallv":
+        return None
+    return load_counts(file) if file else staircase(ranks, count)
+
+
+def count_of(point: Point, schedule: "Schedule") -> int:
+    """The count with which `emulate` runs a point."""
+    from collemu.rows import settled_count
+
+    return settled_count(schedule, point.count if schedule.counts is None else None)
 
 
 def settled(point: Point, system: "System") -> Point:
@@ -51,6 +80,7 @@ def settled(point: Point, system: "System") -> Point:
         channels=point.channels,
         chunks=point.chunks,
         protocol=point.protocol,
+        counts=counts_of(point.collective, point.ranks, point.count, point.counts),
     )
     return replace(point, algorithm=name)
 
@@ -77,9 +107,9 @@ def refuse_oversized(points: Iterable[Point]) -> None:
             continue
         try:
             point = settled(asked, system)
-            schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+            schedule = point.schedule()
             payload = payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)
-            lowered = lower(schedule, point.count, item_bytes=payload.held.item_bytes, wire=payload.wire)
+            lowered = lower(schedule, count_of(point, schedule), item_bytes=payload.held.item_bytes, wire=payload.wire)
             routes_of(lowered.messages, system, system.protocols[point.protocol])
         except ValueError as error:
             raise ValueError(f"{asked}: {error}") from None

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collemu.cli import options
-from collemu.cli.files import is_file, load_layouts, refuse_other_ranks
+from collemu.cli.files import is_file, load_counts_for, load_layouts, refuse_other_ranks
+from collemu.cli.points import build
 from collemu.cli.progress import Progress
 from collemu.cli.sizes import parse_numbers
 
@@ -33,10 +34,13 @@ def add_parser(subparsers: Any) -> None:
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"
     )
     parser.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {DEFAULT_RANKS})")
-    parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
+    parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root, where there is one (default 0)")
     parser.add_argument("--channels", default="1", metavar="N", help="independent lanes (default 1)")
     parser.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
+    )
+    parser.add_argument(
+        "--counts", metavar="FILE", help=".npy or .csv: n x n elements of alltoallv (default rccl-tests' staircase)"
     )
     parser.add_argument("--slots", default="2", metavar="N", help="FIFO slots of a connection (default 2)")
 
@@ -83,20 +87,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Callable[[], Schedule]]]":
     """What to verify for each line: what to call it, and how to get it."""
-    import collemu
-
     chosen = options.names(arguments.collective, options.collectives(), "collective")
     runs = options.pairs(chosen, arguments.algorithm)
     rank_counts = parse_numbers(arguments.ranks or DEFAULT_RANKS, "--ranks", MOST_RANKS)
     root = options.whole(arguments.root, "-r", least=0)
     channels, chunks = options.lanes(arguments)
+    table = load_counts_for(arguments.counts, chosen)
     lines: dict[tuple[str, str], dict[str, Callable[[], Schedule]]] = {}
     for collective, name in runs:
         schedules = lines[collective, name] = {}
         if not is_file(name):
-            for ranks in rank_counts:
+            here = rank_counts
+            if table is not None and collective == "alltoallv":
+                if arguments.ranks is not None:
+                    refuse_other_ranks(arguments.counts, len(table), rank_counts)
+                here = [len(table)]
+            for ranks in here:
                 schedules[f"{ranks} ranks"] = partial(
-                    collemu.build_schedule, collective, name, ranks, root=root, channels=channels, chunks=chunks
+                    build, collective, name, ranks, root, channels, chunks, ranks, arguments.counts
                 )
             continue
         for schedule in load_layouts(name, collective):

@@ -75,7 +75,8 @@ def choose_algorithm(
     close = [name for name, estimate in estimates.items() if estimate <= limit]
     if len(close) == 1:
         return close[0]
-    return min(close, key=lambda name: _emulated_s(schedules[name], system, count, dtype, op, wire, protocol))
+    of_run = None if counts is not None else count
+    return min(close, key=lambda name: _emulated_s(schedules[name], system, of_run, dtype, op, wire, protocol))
 
 
 @lru_cache(maxsize=64)
@@ -84,7 +85,9 @@ def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, 
 
 
 @lru_cache(maxsize=256)
-def _emulated_s(schedule: Schedule, system: System, count: int, dtype: str, op: str, wire: str, protocol: str) -> float:
+def _emulated_s(
+    schedule: Schedule, system: System, count: int | None, dtype: str, op: str, wire: str, protocol: str
+) -> float:
     return emulate(
         schedule, system, count=count, dtype=dtype, op=op, wire=wire, protocol=protocol, timeline=False
     ).time_s
