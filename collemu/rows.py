@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from collemu.collectives import UNEVEN
@@ -77,7 +76,6 @@ def input_rows(data: Any, schedule: Schedule, count: int, dtype: Dtype) -> list[
 
 def listed(data: Any, schedule: Schedule) -> list[Any]:
     """What a user gives for a collective of different amounts, as a list of arrays, one a rank."""
-    array: Any = data if isinstance(data, np.ndarray) else None
-    if schedule.collective == "scatter" and array is not None and array.ndim == 1:
-        return [array if rank == schedule.root else array[:0] for rank in range(schedule.ranks)]
-    return list(data if array is None else array)
+    if schedule.collective == "scatter" and getattr(data, "ndim", 0) == 1:
+        return [data if rank == schedule.root else data[:0] for rank in range(schedule.ranks)]
+    return list(data)
