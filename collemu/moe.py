@@ -153,8 +153,9 @@ def copies_of(ids: Ids, experts: int, *, gates: NDArray[Any] | None = None, per_
     ranks, tokens, k = ids.shape
     weights = np.full(ids.shape, 1 / k) if gates is None else np.asarray(gates, np.float64)
     real = (ids != NO_EXPERT).reshape(-1)
-    source, token = (np.repeat(each, k)[real] for each in np.divmod(np.arange(ranks * tokens), tokens))
-    target, weight = (ids.reshape(-1) * ranks // experts)[real], weights.reshape(-1)[real]
+    place = np.repeat(np.arange(ranks * tokens), k)[real]
+    source, token = place // tokens, place % tokens
+    target, weight = ids.reshape(-1)[real] * ranks // experts, weights.reshape(-1)[real]
     key = (source * ranks + target) * tokens + token
     if per_expert:
         order = np.argsort(key, kind="stable")
