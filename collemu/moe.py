@@ -150,7 +150,7 @@ def copies_of(ids: Ids, experts: int, *, gates: NDArray[Any] | None = None, per_
     per_expert : bool
         A copy an expert, and not one a rank.
     """
-    ranks, tokens, k = ids.shape
+    ranks, tokens, k = (int(each) for each in ids.shape)
     weights = np.full(ids.shape, 1 / k) if gates is None else np.asarray(gates, np.float64)
     real = (ids != NO_EXPERT).reshape(-1)
     place = np.repeat(np.arange(ranks * tokens), k)[real]
