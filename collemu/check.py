@@ -94,11 +94,9 @@ def check(
     """
     payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
     reduces = schedule.collective in REDUCTIONS
-    if schedule.counts is not None and not full:
-        schedule = _affordable(schedule, payload.dtype.item_bytes)
-    checked = settled_count(schedule, None if schedule.counts is not None else count)
-    if schedule.counts is None and not full:
-        checked = affordable_count(schedule, checked, payload.dtype.item_bytes)
+    checked = settled_count(schedule, count)
+    if not full:
+        schedule, checked = _affordable(schedule, checked, payload.dtype.item_bytes)
     terms = _terms(payload, schedule.ranks, reduces=reduces)
     data = _contributions(schedule, checked, terms, reduces=reduces)
     result = emulate(
@@ -135,12 +133,13 @@ def affordable_count(schedule: Schedule, count: int, item_bytes: int) -> int:
     return count % period + max(0, (most - count % period) // period) * period
 
 
-def _affordable(schedule: Schedule, item_bytes: int) -> Schedule:
-    """The schedule of an alltoallv with its counts, or with smaller ones; none that is not 0 becomes 0."""
-    counts = schedule.counts
-    assert counts is not None
-    factor = -(-2 * int(counts.sum()) * item_bytes // BUDGET_BYTES)
-    return replace(schedule, counts=-(-counts // factor)) if factor > 1 else schedule
+def _affordable(schedule: Schedule, count: int, item_bytes: int) -> tuple[Schedule, int]:
+    """Schedule and count within the budget: another count; or other counts, of which none that is not 0 becomes 0."""
+    if schedule.counts is None:
+        return schedule, affordable_count(schedule, count, item_bytes)
+    factor = max(1, -(-2 * int(schedule.counts.sum()) * item_bytes // BUDGET_BYTES))
+    smaller = replace(schedule, counts=-(-schedule.counts // factor))
+    return smaller, settled_count(smaller, None)
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,8 @@ def test_verify_wants_counts_where_they_belong():
     uneven = build_schedule("alltoallv", "direct", 2, counts=[[0, 5], [9, 1]])
     with pytest.raises(ScheduleError, match="alltoallv of 2 ranks lacks counts"):
         verify(dataclasses.replace(uneven, counts=None))
+    with pytest.raises(ScheduleError, match=r"counts have shape \(3, 3\); they must be 2 rows and columns"):
+        verify(dataclasses.replace(uneven, counts=np.ones((3, 3), np.int64)))
     with pytest.raises(ScheduleError, match="alltoall of 2 ranks has counts, which only an alltoallv takes"):
         verify(dataclasses.replace(uneven, collective="alltoall"))
 

@@ -293,7 +293,6 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
 
 def _errors(point: Point, data: Any, result: "Result") -> dict[str, Any]:
     """How far the outputs are from what exact arithmetic gives; None for a difference that is no number."""
-
     from collemu.reference import difference
 
     assert result.outputs is not None

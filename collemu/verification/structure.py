@@ -71,6 +71,10 @@ def _check_geometry(schedule: Schedule) -> None:
             f"{schedule.collective} of {schedule.ranks} ranks "
             + ("lacks counts" if schedule.counts is None else "has counts, which only an alltoallv takes")
         )
+    if schedule.counts is not None and schedule.counts.shape != (schedule.ranks, schedule.ranks):
+        raise ScheduleError(
+            f"counts have shape {schedule.counts.shape}; they must be {schedule.ranks} rows and columns"
+        )
     given = (schedule.input_chunks, schedule.output_chunks)
     k = schedule.region_chunks
     wanted = (k * schedule.input_regions, k * schedule.output_regions)
