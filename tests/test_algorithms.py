@@ -256,7 +256,8 @@ def test_scatter_allgather_brings_everything_once(n):
 def test_every_dependency_counts(collective, algorithm, n):
     schedule = build_schedule(collective, algorithm, n, chunks=2)
     dependent = np.flatnonzero(schedule.ops["dep"] >= 0)
-    assert len(dependent)
+    # of 3 ranks none has a block of another to pass on
+    assert len(dependent) or (collective in ("gather", "scatter") and n == 3)
     for op in dependent:
         ops = schedule.ops.copy()
         ops["dep"][op] = -1

@@ -170,7 +170,7 @@ def gather(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sched
             # The last child's blocks complete the run, which goes on at once.
             last = tree.children[at] == number + 1
             before = (first + number - 1 if number else own_thread, turn)
-            run = tree.reach[(at + child) % ranks][:, None]
+            run = tree.reach[at + child][:, None]
             take = steps(kinds.RECV, dst=(SCRATCH, slot + at[:, None] + child), count=run, dep=before)
             give = steps(kinds.SEND, src=(SCRATCH, slot + at[:, None]), count=tree.reach[at][:, None])
             for here, program, to in (
@@ -206,7 +206,7 @@ def gather(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sched
 def scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
     """n - 1 messages a piece and channel, ceil(log2 n) of them from the root; each has all blocks for below.
 
-    The root packs them in scratch, in the order of places. To the child with most below it first.
+    The root packs them in scratch, in the order of places. Others serve the child with most below it first.
     """
     if ranks == 1:
         return single_rank("scatter", "binomial")
@@ -232,7 +232,7 @@ def scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sche
             at = inner[tree.children[inner] > number]
             far = tree.children[at] == number + 1  # the farthest child: its thread receives, too
             next_far = tree.children[at] == number + 2
-            run = tree.reach[(at + child) % ranks][:, None]
+            run = tree.reach[at + child][:, None]
             farther = (first + number + 1, np.where(next_far[:, None], 2 * turn + 1, turn))
             dep = (np.where(far[:, None], -1, farther[0]), farther[1])
             give = steps(kinds.SEND, src=(SCRATCH, slot + at[:, None] + child), count=run, dep=dep)
