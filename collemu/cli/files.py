@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from collemu.catalogue import System
     from collemu.schedule import Schedule
 
 
@@ -56,6 +57,28 @@ def load_for(path: str, chosen: Sequence[str]) -> "Schedule":
     schedule = load_layouts(path, chosen[0] if len(chosen) == 1 else None)[0]
     if schedule.collective not in chosen:
         raise ValueError(f"{path}: it does {schedule.collective}, not {', '.join(chosen)}")
+    return schedule
+
+
+def load_for_flags(
+    path: str, collective: str, root: int, lanes: tuple[int, int | None], system: "System"
+) -> "Schedule":
+    """The schedule of a file; flags that it has no use for are refused.
+
+    Raises
+    ------
+    ValueError
+        As `load_for`; or if the system has too few chips, or root, channels or chunks were given and are others.
+    """
+    schedule = load_for(path, [collective])
+    if schedule.ranks > system.max_ranks:
+        raise ValueError(
+            f"{path} is for {schedule.ranks} ranks, more than the {system.max_ranks} chips of {system.name}"
+        )
+    if root not in (0, schedule.root):
+        raise ValueError(f"-r is {root}, and the root of {path} is {schedule.root}")
+    if lanes != (1, None):
+        raise ValueError(f"--channels and --chunks are for algorithms by name; {path} has its own")
     return schedule
 
 

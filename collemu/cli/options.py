@@ -11,12 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collemu.cli.files import is_file, load_counts_for, load_for, refuse_other_ranks
+from collemu.cli.files import is_file, load_counts_for, load_for, load_for_flags, refuse_other_ranks
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
-    from collemu.catalogue import System
     from collemu.cli.fits import Fit
     from collemu.schedule import Schedule
 
@@ -207,7 +206,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
         cases: list[tuple[str, str, int, int]] = []
         for collective, algorithm in runs:
             if is_file(algorithm):
-                schedule = _from_file(algorithm, collective, arguments, root, system)
+                schedule = load_for_flags(algorithm, collective, root, (channels, chunks), system)
                 if ranks is not None or arguments.ranks is not None:
                     refuse_other_ranks(algorithm, schedule.ranks, rank_counts)
                 cases.append((collective, algorithm, schedule.ranks, schedule.root))
@@ -270,20 +269,6 @@ def _able(points: list[Point], arguments: argparse.Namespace, fits: "Fit") -> li
             if refusal is not None and getattr(point, field) not in used:
                 raise ValueError(f"{point}: {refusal}")
     return able
-
-
-def _from_file(path: str, collective: str, arguments: argparse.Namespace, root: int, system: "System") -> "Schedule":
-    """The schedule of a file; flags that it has no use for are refused."""
-    schedule = load_for(path, [collective])
-    if schedule.ranks > system.max_ranks:
-        raise ValueError(
-            f"{path} is for {schedule.ranks} ranks, more than the {system.max_ranks} chips of {system.name}"
-        )
-    if root not in (0, schedule.root):
-        raise ValueError(f"-r is {root}, and the root of {path} is {schedule.root}")
-    if lanes(arguments) != (1, None):
-        raise ValueError(f"--channels and --chunks are for algorithms by name; {path} has its own")
-    return schedule
 
 
 def collectives() -> tuple[str, ...]:
