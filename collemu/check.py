@@ -20,20 +20,21 @@ wire rounds them:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collemu.catalogue import System
-from collemu.collectives import REDUCTIONS
+from collemu.collectives import REDUCTIONS, UNEVEN
 from collemu.dtypes import INTEGER
 from collemu.emulator import Result, emulate
 from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, BlockFormat, ElementFormat, LaneFormat
 from collemu.payload import Payload, payload_of
 from collemu.recipe import Recipe
-from collemu.reference import reference, rows_that_count
+from collemu.reference import Rows, reference, rows_that_count
+from collemu.rows import input_size, output_size, settled_count
 from collemu.schedule import Schedule
 
 BUDGET_BYTES = 64 * 2**20  # of inputs and outputs of all ranks
@@ -72,7 +73,7 @@ def check(
     schedule: Schedule,
     system: System,
     *,
-    count: int,
+    count: int | None = None,
     dtype: str = "float32",
     op: str = "sum",
     recipe: Recipe | None = None,
@@ -86,8 +87,9 @@ def check(
     ----------
     schedule : Schedule
     system : System
-    count : int
-        Elements a rank. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of chunks is checked.
+    count : int, optional
+        Elements a rank; none for an alltoallv. Beyond `BUDGET_BYTES` of data a smaller count with the same remainder of
+        chunks is checked; of an alltoallv its counts divided by a number.
     dtype, op, protocol, fidelity : str
     recipe : Recipe, optional
         As `collemu.emulate` takes them.
@@ -96,7 +98,9 @@ def check(
     """
     payload = payload_of(schedule.collective, dtype, recipe or Recipe(), op)
     reduces = schedule.collective in REDUCTIONS
-    checked = count if full else affordable_count(schedule, count, payload.dtype.item_bytes)
+    checked = settled_count(schedule, count)
+    if not full:
+        schedule, checked = _affordable(schedule, checked, payload.dtype.item_bytes)
     terms = _terms(payload, schedule.ranks, reduces=reduces)
     data = _contributions(schedule, checked, terms, reduces=reduces)
     result = emulate(
@@ -111,8 +115,9 @@ def check(
         fidelity=fidelity,
         timeline=False,
     )
-    expected = reference(schedule.collective, data, op, schedule.root)
-    got = rows_that_count(schedule.collective, np.asarray(result.outputs), schedule.root)
+    assert result.outputs is not None
+    expected = reference(schedule.collective, data, op, schedule.root, schedule.counts)
+    got = rows_that_count(schedule.collective, result.outputs, schedule.root)
     right = got == expected
     if terms.relative:
         right = np.abs(got - expected) <= terms.relative * np.abs(expected) + terms.absolute
@@ -121,7 +126,8 @@ def check(
 
 def affordable_count(schedule: Schedule, count: int, item_bytes: int) -> int:
     """The count, or a smaller one within the budget that leaves the same remainder of chunks and blocks."""
-    per_element = schedule.ranks * (schedule.input_regions + schedule.output_regions) * item_bytes
+    elements = (input_size(schedule, 1, rank) + output_size(schedule, 1, rank) for rank in range(schedule.ranks))
+    per_element = sum(elements) * item_bytes
     most = BUDGET_BYTES // per_element
     if count <= most:
         return count
@@ -129,6 +135,15 @@ def affordable_count(schedule: Schedule, count: int, item_bytes: int) -> int:
     if most >= 2 * period * BLOCK:
         period *= BLOCK
     return count % period + max(0, (most - count % period) // period) * period
+
+
+def _affordable(schedule: Schedule, count: int, item_bytes: int) -> tuple[Schedule, int]:
+    """Schedule and count within the budget: another count; or other counts, of which none that is not 0 becomes 0."""
+    if schedule.counts is None:
+        return schedule, affordable_count(schedule, count, item_bytes)
+    factor = max(1, -(-2 * int(schedule.counts.sum()) * item_bytes // BUDGET_BYTES))
+    smaller = replace(schedule, counts=-(-schedule.counts // factor))
+    return smaller, settled_count(smaller, None)
 
 
 @dataclass(frozen=True)
@@ -229,9 +244,11 @@ def _rounding(name: str) -> tuple[float, float]:
     return {"float32": 2.0**-24, "float64": 2.0**-53}.get(name, 0.0), 0.0
 
 
-def _contributions(schedule: Schedule, count: int, terms: _Terms, *, reduces: bool) -> NDArray[Any]:
+def _contributions(schedule: Schedule, count: int, terms: _Terms, *, reduces: bool) -> Rows:
     """Data of all ranks; the choice of rank and value is pseudo-random and the same in every run."""
     random = np.random.default_rng(0)
+    if schedule.collective in UNEVEN:
+        return [random.choice(terms.values, input_size(schedule, count, rank)) for rank in range(schedule.ranks)]
     shape = (schedule.ranks, schedule.input_regions * count)
     if not reduces:
         return random.choice(terms.values, shape)

@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from collemu.arguments import instance_of, whole
 from collemu.catalogue import Protocol, System
-from collemu.collectives import REPLICATED
-from collemu.dtypes import to_storage, to_user
+from collemu.collectives import REPLICATED, UNEVEN
+from collemu.dtypes import to_user
 from collemu.endpoint import memory_of_ranks
 from collemu.fabric import routes_of, shared_of
 from collemu.flow import simulate_flow
@@ -24,6 +24,7 @@ from collemu.payload import Payload, payload_of
 from collemu.published import find_recipe
 from collemu.quantisations import Quantisations, quantisations_of
 from collemu.recipe import Recipe, requantised
+from collemu.rows import input_rows, listed, settled_count
 from collemu.schedule import Schedule
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
@@ -86,9 +87,9 @@ class Result:
     ----------
     time_s, time_fs : float, int
         From the start to the last operation's finish, in seconds and in femtoseconds.
-    outputs : array or None
+    outputs : array, list of arrays or None
         (ranks, elements), when data was given: numbers, or codes where codes came in. Of a reduce only the root's
-        row counts.
+        row counts. Of alltoallv, gather and scatter a list: what each rank gets, of a gather the root alone.
     replicas_identical : bool or None
         Whether all ranks hold the same bits; None where they need not, or without data.
     wire_bytes : int
@@ -122,7 +123,7 @@ class Result:
 
     time_s: float
     time_fs: int
-    outputs: NDArray[Any] | None
+    outputs: NDArray[Any] | list[NDArray[Any]] | None
     replicas_identical: bool | None
     wire_bytes: int
     wire_bytes_per_rank: NDArray[np.int64]
@@ -147,7 +148,7 @@ def emulate(
     schedule: Schedule,
     system: System,
     *,
-    count: int,
+    count: int | None = None,
     dtype: DTypeLike = "float32",
     op: str = "sum",
     recipe: Recipe | str | None = None,
@@ -168,7 +169,8 @@ def emulate(
         Ranks fill its domains one after the other; what leaves a domain travels on the network.
     count : int
         Elements a rank, as nccl-tests counts them: of all_gather what a rank gives, of reduce_scatter what it gets,
-        of alltoall what it sends to each.
+        of alltoall what it sends to each; of gather what a rank gives, of scatter what it gets. An alltoallv has counts
+        in place of it: leave it out.
     dtype : str or NumPy type
         float32, float64, float16, bfloat16, int8, int32, int64, uint8 or an 8-bit element format. Narrow floats are
         added in float32 and rounded at every addition; with a wire format, memory holds float32 until the end.
@@ -180,7 +182,8 @@ def emulate(
         How to quantise, or the name of a published recipe (`collemu.recipes`); ``wire`` and ``accumulate`` make one in
         short, or change the one given.
     data : array, optional
-        (ranks, elements): what each rank contributes. Without it only time and bytes are emulated.
+        (ranks, elements): what each rank contributes; of alltoallv, gather and scatter a list of arrays, one a rank,
+        of scatter all empty but the root's, or the root's array alone. Without it only time and bytes are emulated.
     fidelity : str
         ``packet``: every packet, exact by the rules of docs/timing-rules.md. ``flow``: whole messages at shared ports,
         the same where no two messages meet at a port and none has more packets than credits. ``auto``: packet, but flow
@@ -212,7 +215,7 @@ def emulate(
     if recipe is not None:
         recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
         instance_of(recipe, Recipe, "emulate: recipe", "make one, as Recipe(wire='mxfp8_e4m3'), or pass wire= alone")
-    count = whole(count, "count", most=MOST_ELEMENTS)
+    count = whole(settled_count(schedule, count), "count", most=MOST_ELEMENTS)
     seed = whole(seed, "seed")
     if fidelity not in FIDELITIES:
         raise ValueError(f"no fidelity {fidelity!r}; choose {', '.join(FIDELITIES)}")
@@ -229,7 +232,7 @@ def emulate(
     memory = None
     if data is not None:
         memory = build_memory(lowered, payload, slots=system.endpoint.fifo_slots, seed=seed)
-        for rank, row in enumerate(_rows(data, schedule, count, payload)):
+        for rank, row in enumerate(input_rows(data, schedule, count, payload.dtype)):
             memory.write_input(rank, row)
     spoken = system.protocols[chosen]
     model = fidelity if fidelity != "auto" else choose_fidelity(lowered, system, spoken)
@@ -238,9 +241,13 @@ def emulate(
 
     outputs, identical = None, None
     if memory:
-        storage = memory.read_outputs()
-        outputs = to_user(storage, payload.dtype, data)
-        identical = replicas_identical(storage) if schedule.collective in REPLICATED else None
+        if schedule.collective in UNEVEN:
+            like = listed(data, schedule)[schedule.root]
+            outputs = [to_user(memory.read_output(rank), payload.dtype, like) for rank in range(schedule.ranks)]
+        else:
+            storage = memory.read_outputs()
+            outputs = to_user(storage, payload.dtype, data)
+            identical = replicas_identical(storage) if schedule.collective in REPLICATED else None
     memory_bytes = memory_of_ranks(lowered, spoken)
     memory_s = float(memory_bytes.max()) / system.chip.hbm_bytes_per_s
     sent = wire_bytes_of(lowered)
@@ -260,6 +267,7 @@ def emulate(
             payload.wire_bits,
             system,
             switch_adds=switch_adds(system, payload),
+            counts=schedule.counts,
         ),
         header=header_of(schedule, system, payload, chosen, model, seed),
         lowered=lowered,
@@ -340,26 +348,10 @@ def wire_bytes_of(lowered: Lowered) -> NDArray[np.int64]:
     return (sent + stored + by_member(asked, asked.adds * asked.nbytes, ranks)).astype(np.int64)
 
 
-def input_elements(schedule: Schedule, count: int) -> int:
-    """Elements that each rank contributes."""
-    return schedule.input_regions * count
-
-
 def _recipe(recipe: Recipe | None, wire: str | None, accumulate: str | None) -> Recipe:
     chosen = recipe or Recipe()
     changes = {name: value for name, value in (("wire", wire), ("accumulate", accumulate)) if value is not None}
     return replace(chosen, **changes)
-
-
-def _rows(data: Any, schedule: Schedule, count: int, payload: Payload) -> NDArray[Any]:
-    storage = to_storage(data, payload.dtype)
-    expected = (schedule.ranks, input_elements(schedule, count))
-    if storage.shape != expected:
-        raise ValueError(
-            f"data has shape {storage.shape}; {schedule.collective} over {schedule.ranks} ranks "
-            f"with count {count} takes {expected}"
-        )
-    return storage
 
 
 def _links(timing: Timing) -> Links:

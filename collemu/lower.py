@@ -105,7 +105,14 @@ class Lowered:
     def pieces(self) -> Pieces:
         """What operations touch chunk by chunk, for those who move bytes; time alone does without."""
         return _cut(
-            self.schedule, self.count, self.received, self.sent, self.messages.sender, self.item_bytes, self.wire
+            self.schedule,
+            self.count,
+            self.rank,
+            self.received,
+            self.sent,
+            self.messages.sender,
+            self.item_bytes,
+            self.wire,
         )
 
 
@@ -127,7 +134,7 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     ScheduleError
         If sends and receives do not match in number or in size, as `match_messages` says.
     """
-    widest = max(schedule.input_regions, schedule.output_regions, 1)
+    widest = max(schedule.input_regions, schedule.output_regions, 1) if schedule.counts is None else 1
     if count * widest * schedule.ranks * item_bytes > MAX_BYTES:
         raise ValueError(
             f"{count} elements a rank are {count * widest * schedule.ranks * item_bytes} bytes over {schedule.ranks} "
@@ -137,9 +144,9 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     matched = match_messages(schedule)
     sender, receiver, sent, received = matched.sender, matched.receiver, matched.sent, matched.received
 
-    amounts, pieces = _amounts(schedule, count, item_bytes, wire), None
+    amounts, pieces = _amounts(schedule, count, rank, item_bytes, wire), None
     if amounts is None:
-        pieces = _cut(schedule, count, received, sent, sender, item_bytes, wire)
+        pieces = _cut(schedule, count, rank, received, sent, sender, item_bytes, wire)
         amounts = tuple(
             _sums(values, pieces.first) for values in (pieces.elements, _sizes(pieces.elements, item_bytes, wire))
         )
@@ -177,7 +184,9 @@ def lower(schedule: Schedule, count: int, *, item_bytes: int, wire: int | None =
     return lowered
 
 
-def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) -> tuple[Int64, Int64] | None:
+def _amounts(
+    schedule: Schedule, count: int, rank: Int32, item_bytes: int, wire: int | None
+) -> tuple[Int64, Int64] | None:
     """Elements and bytes of every operation, from those of the chunks before its first and its last.
 
     None where an operation touches scratch alone, whose chunks are as long as what was written there: where a region's
@@ -199,13 +208,19 @@ def _amounts(schedule: Schedule, count: int, item_bytes: int, wire: int | None) 
             if not len(here):
                 continue
             starts = schedule.chunk_starts(buffer, count)
-            bytes_before = np.concatenate(([0], np.cumsum(_sizes(np.diff(starts), item_bytes, wire))))
-            first = ops[column][here]
+            bytes_before = np.zeros_like(starts)
+            np.cumsum(_sizes(np.diff(starts), item_bytes, wire), axis=-1, out=bytes_before[..., 1:])
+            first = _at(starts, rank[here], ops[column][here])
             last = first + chunks[here]
-            elements[here] = starts[last] - starts[first]
-            moved[here] = bytes_before[last] - bytes_before[first]
+            for amount, before in ((elements, starts.reshape(-1)), (moved, bytes_before.reshape(-1))):
+                amount[here] = before[last] - before[first]
             known[here] = True
     return (elements, moved) if known.all() else None
+
+
+def _at(starts: Int64, rank: Int32, chunk: Int32) -> NDArray[np.integer]:
+    """Where the starts of chunks are in a table of one row, or of a row a rank."""
+    return chunk if starts.ndim == 1 else rank.astype(np.int64) * starts.shape[1] + chunk
 
 
 def _sums(values: Int64, first: Int64) -> Int64:
@@ -219,12 +234,13 @@ def _sizes(elements: Int64, item_bytes: int, wire: int | None) -> Int64:
     if wire is None:
         return elements * item_bytes
     sizes, which = np.unique(elements, return_inverse=True)
-    return np.array([image_bytes(int(size), wire) for size in sizes], np.int64)[which]
+    return np.array([image_bytes(int(size), wire) for size in sizes], np.int64)[which.reshape(elements.shape)]
 
 
 def _cut(
     schedule: Schedule,
     count: int,
+    rank: Int32,
     received: Int32,
     sent: Int32,
     sender: Int32,
@@ -233,7 +249,7 @@ def _cut(
 ) -> Pieces:
     """Operations chunk by chunk."""
     first, operation, source_chunk, target_chunk = _chunks(schedule.ops)
-    elements, starts, targets = _places(schedule, count, operation, source_chunk, target_chunk)
+    elements, starts, targets = _places(schedule, count, rank, operation, source_chunk, target_chunk)
     if np.any(elements < 0):
         _follow_scratch(schedule, elements, first, operation, source_chunk, target_chunk, received, sent, sender)
     before = np.concatenate(([0], np.cumsum(_sizes(elements, item_bytes, wire))))
@@ -259,7 +275,7 @@ def _chunks(ops: NDArray[np.void]) -> tuple[Int64, Int32, Int32, Int32]:
 
 
 def _places(
-    schedule: Schedule, count: int, operation: Int32, source_chunk: Int32, target_chunk: Int32
+    schedule: Schedule, count: int, rank: Int32, operation: Int32, source_chunk: Int32, target_chunk: Int32
 ) -> tuple[Int64, Int64, Int64]:
     """Elements and buffer offsets of every piece; -1 elements where only scratch is touched."""
     kind = schedule.ops["kind"][operation]
@@ -275,9 +291,11 @@ def _places(
             here = np.flatnonzero(used & (buffers == buffer))
             if len(here):
                 starts = schedule.chunk_starts(buffer, count)
-                offsets[here] = starts[chunk[here]]
+                first = _at(starts, rank[operation[here]], chunk[here])
+                starts = starts.reshape(-1)
+                offsets[here] = starts[first]
                 if buffer != kinds.SCRATCH or schedule.chunks_are_equal(count):
-                    elements[here] = starts[chunk[here] + 1] - starts[chunk[here]]
+                    elements[here] = starts[first + 1] - starts[first]
         places.append(offsets)
     return elements, places[1], places[0]
 

@@ -20,6 +20,7 @@ from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
 from collemu.payload import OPERATORS, Payload
 from collemu.recipe import ACCUMULATE
+from collemu.rows import output_size
 from collemu.schedule import Schedule
 
 ALIGNMENT = 64
@@ -91,32 +92,31 @@ class Memory:
         held = self._held(storage)
         if self.payload.scales_first and self.lowered.schedule.collective in REDUCTIONS:
             held = self._divided(held)
-        buffer = self._buffer(rank, kinds.INPUT)
+        buffer = self._buffer(rank, kinds.INPUT, held.size)
         buffer[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
         if self.payload.recipe.round_input:
-            self._publish_input(rank)
+            self._publish_input(rank, held.size)
 
     def read_output(self, rank: int) -> NDArray[Any]:
         """A rank's output buffer as an array of the dtype's storage, one dimension."""
-        held = self._buffer(rank, kinds.OUTPUT).view(self.payload.held.storage)
+        elements = output_size(self.lowered.schedule, self.lowered.count, rank)
+        held = self._buffer(rank, kinds.OUTPUT, elements).view(self.payload.held.storage)
         averages = self.payload.operator == "avg" and self.lowered.schedule.collective in REDUCTIONS
         if averages and not self.payload.scales_first:
             held = self._divided(held)
         return self._given(held)
 
     def read_outputs(self) -> NDArray[Any]:
-        """The outputs of all ranks that are here, a row each, as bytes of the dtype's storage."""
-        elements = int(self.lowered.schedule.chunk_starts(kinds.OUTPUT, self.lowered.count)[-1])
+        """The outputs of all ranks that are here, equally long, a row each, as bytes of the dtype's storage."""
+        elements = output_size(self.lowered.schedule, self.lowered.count, 0)
         outputs = np.empty((len(self.ranks), elements), self.payload.dtype.storage)
         for row, rank in enumerate(self.ranks):
             outputs[row] = self.read_output(rank)
         return outputs
 
-    def _buffer(self, rank: int, buffer: int) -> NDArray[np.uint8]:
-        schedule = self.lowered.schedule
-        size = int(schedule.chunk_starts(buffer, self.lowered.count)[-1]) * self.payload.held.item_bytes
+    def _buffer(self, rank: int, buffer: int, elements: int) -> NDArray[np.uint8]:
         start = int(self.offsets[rank, buffer])
-        return self.plane.memory[start : start + size]
+        return self.plane.memory[start : start + elements * self.payload.held.item_bytes]
 
     def _held(self, storage: NDArray[Any]) -> NDArray[Any]:
         """Bytes of the dtype as memory holds them."""
@@ -131,12 +131,12 @@ class Memory:
         recoded = payload.held.is_codes and payload.held != payload.dtype
         return to_storage(to_values(held, payload.held) if recoded else held, payload.dtype)
 
-    def _publish_input(self, rank: int) -> None:
+    def _publish_input(self, rank: int, elements: int) -> None:
         """Round a rank's contribution to the wire format, chunk by chunk, and remember what travels."""
         schedule = self.lowered.schedule
-        starts = schedule.chunk_starts(kinds.INPUT, self.lowered.count)
+        starts = schedule.chunk_starts_of_ranks(kinds.INPUT, self.lowered.count)[rank]
         bases, _ = schedule.cell_bases()
-        whole = np.flatnonzero(np.diff(starts))
+        whole = np.flatnonzero((np.diff(starts) > 0) & (starts[1:] <= elements))
         publish_inputs(
             self.plane,
             self.offsets[rank, kinds.INPUT] + starts[whole] * self.payload.held.item_bytes,
@@ -246,12 +246,12 @@ def _round_up(nbytes: Any) -> Any:
 
 
 def _buffer_offsets(schedule: Schedule, count: int, item_bytes: int) -> tuple[NDArray[np.int64], int]:
-    """Where each rank's buffers lie in its own memory, and the bytes of that.
+    """Where each rank's buffers lie in its own memory, and the bytes of that: as many as the largest rank needs.
 
     In place, input and output overlap as the collective says.
     """
     sizes = [
-        int(schedule.chunk_starts(buffer, count)[-1]) * item_bytes
+        int(schedule.chunk_starts(buffer, count)[..., -1].max()) * item_bytes
         for buffer in (kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH)
     ]
     own = np.arange(schedule.ranks, dtype=np.int64) * count * item_bytes
@@ -259,9 +259,9 @@ def _buffer_offsets(schedule: Schedule, count: int, item_bytes: int) -> tuple[ND
     if not schedule.in_place:
         input_at, output_at = zero, zero + _round_up(sizes[0])
         shared = _round_up(sizes[0]) + _round_up(sizes[1])
-    elif schedule.collective == "all_gather":
+    elif schedule.input_regions < schedule.output_regions:
         input_at, output_at, shared = own, zero, _round_up(sizes[1])
-    elif schedule.collective == "reduce_scatter":
+    elif schedule.input_regions > schedule.output_regions:
         input_at, output_at, shared = zero, own, _round_up(sizes[0])
     else:
         input_at, output_at, shared = zero, zero, _round_up(max(sizes[0], sizes[1]))
@@ -316,11 +316,10 @@ def _image_places(
     """Room for the wire image of every chunk that is written: as large as the largest that is written there."""
     elements = np.zeros(cells, np.int64)
     if round_input:
-        given = np.diff(lowered.schedule.chunk_starts(kinds.INPUT, lowered.count))
+        mine = list(ranks)
+        given = np.diff(lowered.schedule.chunk_starts_of_ranks(kinds.INPUT, lowered.count))[mine]
         bases, _ = lowered.schedule.cell_bases()
-        elements[(bases[list(ranks), kinds.INPUT][:, None] + np.arange(len(given))).reshape(-1)] = np.tile(
-            given, len(ranks)
-        )
+        elements[bases[mine, kinds.INPUT][:, None] + np.arange(given.shape[1])] = given
     written = here & (target_cell >= 0)
     np.maximum.at(elements, target_cell[written], lowered.pieces.elements[written])
     sizes, which = np.unique(elements, return_inverse=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from collemu.endpoint import cells_of, conversions_of, order_of, sender_of
 from collemu.lower import Lowered
 from collemu.payload import Payload
+from collemu.rows import input_size
 
 Int32 = NDArray[np.int32]
 
@@ -48,11 +49,11 @@ def quantisations_of(lowered: Lowered, payload: Payload) -> Quantisations:
     known, held = np.zeros(cells, np.uint8), np.zeros(cells, np.int32)
     travelled = np.zeros(cells, np.int32)
     encoded = 0
-    given = np.diff(schedule.chunk_starts(kinds.INPUT, lowered.count))
     if payload.recipe.round_input:
-        inputs = (bases[:, kinds.INPUT][:, None] + np.arange(len(given))).reshape(-1)
+        ranks = [rank for rank in range(schedule.ranks) if input_size(schedule, lowered.count, rank)]
+        inputs = bases[ranks, kinds.INPUT][:, None] + np.arange(schedule.input_chunks)
         known[inputs], held[inputs], travelled[inputs] = 1, 1, 1
-        encoded = schedule.ranks * int(given.sum())
+        encoded = int(np.diff(schedule.chunk_starts_of_ranks(kinds.INPUT, lowered.count))[ranks].sum())
     encoded += int(conversions_of(lowered, known)[0].sum())
     narrow = payload.runs_in.overflows_early or payload.recipe.accumulate != "float32"
     group_first, group_ranks = _groups(lowered)
@@ -75,13 +76,12 @@ def quantisations_of(lowered: Lowered, payload: Payload) -> Quantisations:
         travelled,
         np.zeros(len(pieces.operation), np.int32),
     )
-    ranks = [schedule.root] if schedule.collective == "reduce" else range(schedule.ranks)
-    outputs = bases[list(ranks), kinds.OUTPUT][:, None] + np.arange(schedule.output_chunks)
-    elements = np.diff(schedule.chunk_starts(kinds.OUTPUT, lowered.count))
-    roundings = held[outputs]
-    total = int(elements.sum()) * len(outputs)
+    ranks = [schedule.root] if schedule.collective in ("reduce", "gather") else list(range(schedule.ranks))
+    outputs = bases[ranks, kinds.OUTPUT][:, None] + np.arange(schedule.output_chunks)
+    elements = np.diff(schedule.chunk_starts_of_ranks(kinds.OUTPUT, lowered.count))[ranks]
+    roundings, total = held[outputs], int(elements.sum())
     return Quantisations(
-        most=int(roundings[:, elements > 0].max(initial=0)),
+        most=int(roundings[elements > 0].max(initial=0)),
         mean=float((roundings * elements).sum() / total) if total else 0.0,
         encoded=encoded,
     )

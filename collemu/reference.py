@@ -1,34 +1,56 @@
 """What a collective must give, in NumPy and without a schedule: what results are compared with."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+Rows: TypeAlias = NDArray[Any] | list[NDArray[Any]]  # equally long, or of any lengths
 
-def reference(collective: str, data: NDArray[Any], op: str = "sum", root: int = 0) -> NDArray[Any]:
+
+def reference(
+    collective: str, data: Rows, op: str = "sum", root: int = 0, counts: NDArray[np.int64] | None = None
+) -> NDArray[Any]:
     """Outputs of a collective, every number computed at once.
 
     Parameters
     ----------
     collective : str
-    data : array (ranks, elements)
-        Floats are reduced in float64; integers wrap, and an average of them truncates toward zero.
+    data : array (ranks, elements), or list of arrays
+        Floats are reduced in float64; integers wrap, and an average of them truncates toward zero. A list where ranks
+        give different amounts.
     op : str
         sum, prod, min, max or avg, where something is reduced.
     root : int
-        Of broadcast and reduce.
+        Of broadcast, reduce, gather and scatter.
+    counts : int64 array (ranks, ranks), optional
+        Of alltoallv.
 
     Returns
     -------
-    array (rows, elements)
-        One row a rank, where `rows_that_count` of them may be fewer than ranks.
+    array (rows, elements), or (elements,)
+        One row a rank, where `rows_that_count` of them may be fewer than ranks; one after the other where ranks get
+        different amounts.
 
     Raises
     ------
     ValueError
         For a collective that has no rule here.
     """
+    ranks = len(data)
+    match collective:
+        case "gather":
+            return np.concatenate(list(data))
+        case "scatter":
+            return data[root]
+        case "alltoallv" if counts is not None:
+            blocks = [np.split(row, ends[:-1]) for row, ends in zip(data, np.cumsum(counts, axis=1), strict=True)]
+            return np.concatenate([blocks[source][rank] for rank in range(ranks) for source in range(ranks)])
+        case _:
+            return _of_equal_rows(collective, np.asarray(data), op, root)
+
+
+def _of_equal_rows(collective: str, data: NDArray[Any], op: str, root: int) -> NDArray[Any]:
     ranks = len(data)
     match collective:
         case "all_reduce":
@@ -49,14 +71,14 @@ def reference(collective: str, data: NDArray[Any], op: str = "sum", root: int = 
             raise ValueError(f"no reference for {other!r}")
 
 
-def rows_that_count(collective: str, outputs: NDArray[Any], root: int) -> NDArray[Any]:
-    """The rows of a run's outputs that `reference` gives: of a reduce the root's, else all."""
+def rows_that_count(collective: str, outputs: Rows, root: int) -> NDArray[Any]:
+    """The rows of a run's outputs that `reference` gives: of a reduce the root's, else all; a list in one row."""
+    if isinstance(outputs, list):
+        return np.concatenate(outputs)
     return outputs[root : root + 1] if collective == "reduce" else outputs
 
 
-def difference(
-    collective: str, data: NDArray[Any], outputs: NDArray[Any], op: str = "sum", root: int = 0
-) -> tuple[float, float]:
+def difference(collective: str, data: Rows, outputs: Rows, op: str = "sum", root: int = 0) -> tuple[float, float]:
     """How far a run's outputs are from the reference.
 
     Returns

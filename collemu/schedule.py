@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from collemu.arguments import whole
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK, ROOTED
+from collemu.counts import counts_matrix, uneven_starts
 
 if TYPE_CHECKING:
     from collemu.catalogue import System
@@ -134,7 +135,7 @@ class Schedule:
     ranks
         Number of ranks.
     root
-        Root of a broadcast or reduce; 0 for collectives that have none.
+        Root of a broadcast, reduce, gather or scatter; 0 for collectives that have none.
     channels
         Number of independent lanes; a thread uses one.
     threads : ndarray of THREAD
@@ -145,8 +146,8 @@ class Schedule:
     input_chunks, output_chunks, scratch_chunks
         Chunks in each buffer of a rank. In place, both input and output have their full number.
     in_place
-        Input and output share memory: one buffer, except that the input of an all_gather is the rank's own
-        region of the output, and the output of a reduce_scatter the rank's own region of the input.
+        Input and output share memory: one buffer, except that the input of an all_gather or gather is the rank's own
+        region of the output, and the output of a reduce_scatter or scatter the rank's own region of the input.
     group_ranks
         Ranks of a switch group, whose memory the in-switch operations of a member read or write: rank r is in group
         ``r // group_ranks``. 0: all ranks are one group.
@@ -155,6 +156,8 @@ class Schedule:
     protocol
         What it was written for: a name of a system's protocols, or ``auto`` for any. Runs whose protocol is ``auto``
         use it if the system has it.
+    counts : int64 array (ranks, ranks) or None
+        Elements from each rank to each, of alltoallv alone, whose regions they are in place of ``count`` elements.
     """
 
     collective: str
@@ -171,6 +174,7 @@ class Schedule:
     group_ranks: int = 0
     origin: Origins | None = field(default=None, repr=False)
     protocol: str = "auto"
+    counts: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def group_of(self, rank: int) -> range:
         """The ranks of a rank's switch group."""
@@ -218,13 +222,15 @@ class Schedule:
         buffer : int
             ``kinds.INPUT``, ``OUTPUT`` or ``SCRATCH``.
         count : int
-            Elements of one region, as nccl-tests counts them per rank.
+            Elements of one region, as nccl-tests counts them per rank; not used where there are ``counts``.
 
         Returns
         -------
-        ndarray of int64, shape (chunks + 1,)
+        ndarray of int64, shape (chunks + 1,), or (ranks, chunks + 1) where ranks differ: where there are ``counts``
         """
         k = max(self.region_chunks, 1)
+        if self.counts is not None:
+            return uneven_starts(self.counts, buffer, k, self.buffer_chunks(buffer))
         short, longer = divmod(count, k)
         if buffer == kinds.SCRATCH:
             return np.arange(self.scratch_chunks + 1, dtype=np.int64) * (short + (longer > 0))
@@ -232,9 +238,14 @@ class Schedule:
         region, within = chunk // k, chunk % k
         return region * count + within * short + np.minimum(within, longer)
 
+    def chunk_starts_of_ranks(self, buffer: int, count: int) -> NDArray[np.int64]:
+        """`chunk_starts` of every rank, shape (ranks, chunks + 1)."""
+        starts = self.chunk_starts(buffer, count)
+        return np.broadcast_to(starts, (self.ranks, starts.shape[-1]))
+
     def chunks_are_equal(self, count: int) -> bool:
         """Whether all chunks of a region of ``count`` elements have the same length."""
-        return count % max(self.region_chunks, 1) == 0
+        return self.counts is None and count % max(self.region_chunks, 1) == 0
 
     def cell_bases(self) -> tuple[NDArray[np.int64], int]:
         """Number every chunk of every rank, so that chunks which share memory share a number.
@@ -249,9 +260,9 @@ class Schedule:
         rank = np.arange(self.ranks, dtype=np.int64)
         if not self.in_place:
             input_at, output_at, shared = 0 * rank, 0 * rank + self.input_chunks, 0
-        elif self.collective == "all_gather":
+        elif self.input_regions < self.output_regions:
             input_at, output_at, shared = rank * self.input_chunks, 0 * rank, self.input_chunks
-        elif self.collective == "reduce_scatter":
+        elif self.input_regions > self.output_regions:
             input_at, output_at, shared = 0 * rank, rank * self.output_chunks, self.output_chunks
         else:
             input_at, output_at, shared = 0 * rank, 0 * rank, self.output_chunks
@@ -333,7 +344,7 @@ def build_schedule(
     ranks : int
         Number of ranks, 1 or more. With one rank every algorithm copies input to output.
     root : int
-        Root of a broadcast or reduce; must name a rank, and is ignored elsewhere.
+        Root of a broadcast, reduce, gather or scatter; must name a rank, and is ignored elsewhere.
     channels : int
         Independent lanes, each with its own threads and its own share of the chunks. One lane of ``tree`` is
         a pair of trees on two channels.
@@ -342,7 +353,8 @@ def build_schedule(
         pipelined where messages are forwarded. Default: one a hop of the longest path for ``tree``, and for
         the chains that ``ring`` is in broadcast and reduce; 1 elsewhere.
     counts : n x n elements, optional
-        Elements from each rank to each, of alltoallv alone.
+        Elements from each rank (row) to each (column), of alltoallv alone, which needs them. No message goes where
+        there is nothing to send.
 
     Returns
     -------
@@ -356,6 +368,7 @@ def build_schedule(
         possible.
     """
     from collemu.builders import BUILDERS
+    from collemu.builders.counted import with_counts
 
     _refuse_unknown_collective(collective)
     if algorithm not in tuple(BUILDERS[collective]):
@@ -368,17 +381,17 @@ def build_schedule(
     channels = whole(channels, "channels", least=1)
     if chunks is not None:
         chunks = whole(chunks, "chunks", least=1)
-    if counts is not None:
-        raise ValueError(f"counts belong to alltoallv; {collective} takes none")
+    matrix = counts_matrix(collective, ranks, counts)
     operations = operations_at_most(collective, algorithm, ranks, channels, chunks)
     if operations > MOST_OPERATIONS:
         raise ValueError(
             f"{algorithm} {collective} of {ranks} ranks (channels={channels}, chunks={chunks}) has about "
             f"{operations:,} operations, over the limit of {MOST_OPERATIONS:,}; choose fewer ranks, channels or chunks"
         )
-    return BUILDERS[collective][algorithm](
+    schedule = BUILDERS[collective][algorithm](
         ranks, root=root if collective in ROOTED else 0, channels=channels, chunks=chunks
     )
+    return schedule if matrix is None else with_counts(schedule, matrix)
 
 
 def _refuse_unknown_collective(collective: str) -> None:
@@ -413,6 +426,10 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
         case "bruck" | "pat":
             each = ranks + 1 + 2 * (ranks - 1).bit_length()
         case "binomial":
+            each = 4 if collective in ("gather", "scatter") else 2
+        case "chain" if collective in ("gather", "scatter"):
+            each = ranks // 2 + 2
+        case "direct" if collective in ("gather", "scatter"):
             each = 2
         case "ring" if collective in ROOTED:
             pieces, each = ranks - 1, 2

@@ -57,7 +57,7 @@ def deal(tensor: Tensor, collective: str, ranks: int, regions: int) -> tuple[NDA
 
     A tensor whose first dimension is the number of ranks holds a contribution a row. Any other is one tensor:
     reductions and broadcasts give it to every rank, and collectives that only move data cut it into equal contiguous
-    parts.
+    parts. Of a scatter all of it is the root's.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def deal(tensor: Tensor, collective: str, ranks: int, regions: int) -> tuple[NDA
     collective : str
     ranks : int
     regions : int
-        Equal blocks in a rank's input: the number of ranks for reduce_scatter and alltoall, else 1.
+        Equal blocks in a rank's input: the number of ranks for reduce_scatter, alltoall and scatter, else 1.
 
     Returns
     -------
@@ -79,9 +79,14 @@ def deal(tensor: Tensor, collective: str, ranks: int, regions: int) -> tuple[NDA
         If there are too few elements for that.
     """
     array = tensor.array
-    if array.ndim > 1 and array.shape[0] == ranks:
+    if collective == "scatter":
+        data, how = (
+            np.broadcast_to(array.reshape(-1), (ranks, array.size)),
+            "the root has it, and gives each rank a part",
+        )
+    elif array.ndim > 1 and array.shape[0] == ranks:
         data, how = array.reshape(ranks, -1), "row r of it is what rank r contributes"
-    elif collective in ("all_gather", "alltoall"):
+    elif collective in ("all_gather", "alltoall", "gather"):
         flat = array.reshape(-1)
         part = flat.size // ranks
         data, how = flat[: part * ranks].reshape(ranks, part), f"cut into {ranks} contiguous parts, one a rank"

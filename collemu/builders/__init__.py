@@ -8,6 +8,7 @@ from collemu.builders import (
     bidirectional_ring,
     binomial,
     bruck,
+    chain,
     direct,
     halving_doubling,
     nvls,
@@ -70,5 +71,8 @@ BUILDERS: dict[str, dict[str, Builder]] = {
     },
     "reduce": {"ring": ring.reduce, "tree": tree.reduce, "binomial": binomial.reduce, "nvls": nvls.reduce},
     "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall, "bruck": bruck.alltoall},
+    "alltoallv": {"direct": direct.alltoallv, "pairwise": pairwise.alltoallv},
+    "gather": {"direct": direct.gather, "chain": chain.gather, "binomial": binomial.gather},
+    "scatter": {"direct": direct.scatter, "chain": chain.scatter, "binomial": binomial.scatter},
     "sendrecv": {"direct": direct.sendrecv},
 }

@@ -18,7 +18,7 @@ from collemu.builders.assembly import Assembler, interleave, steps
 from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
-IN, OUT = kinds.INPUT, kinds.OUTPUT
+IN, OUT, SCRATCH = kinds.INPUT, kinds.OUTPUT, kinds.SCRATCH
 Ranks = NDArray[np.int64]
 
 
@@ -138,4 +138,129 @@ def reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sched
     total = channels * pieces
     return assembler.schedule(
         "reduce", "binomial", ranks, root=root, channels=channels, input_chunks=total, output_chunks=total
+    )
+
+
+def gather(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """n - 1 messages a piece and channel, ceil(log2 n) of them to the root; each has all blocks from below.
+
+    They gather in scratch in the order of places, from the nearest child on. The root puts them where they belong.
+    """
+    if ranks == 1:
+        return single_rank("gather", "binomial")
+    pieces = chunks or 1
+    total = channels * pieces
+    tree = binomial_tree(ranks, root)
+    turn = np.arange(pieces)
+    leaf, inner = np.flatnonzero(tree.children == 0), np.flatnonzero(tree.children[1:]) + 1
+    assembler = Assembler()
+    for channel in range(channels):
+        first, own_thread = channel * (tree.steps + 1), channel * (tree.steps + 1) + tree.steps
+        chunk = channel * pieces + turn
+        slot = chunk * ranks  # in scratch, of the root's block
+        own = steps(kinds.SEND, src=(IN, chunk))
+        assembler.add(tree.rank[leaf], first, own, send_peer=tree.parent[leaf], channel=channel)
+        own = steps(kinds.COPY, src=(IN, chunk), dst=(SCRATCH, slot + inner[:, None]))
+        assembler.add(tree.rank[inner], own_thread, own, channel=channel)
+        own = steps(kinds.COPY, src=(IN, chunk), dst=(OUT, root * total + chunk))
+        assembler.add(root, own_thread, own, channel=channel)
+        for number in range(tree.steps):
+            child = 1 << number  # places on
+            at = inner[tree.children[inner] > number]
+            # The last child's blocks complete the run, which goes on at once.
+            last = tree.children[at] == number + 1
+            before = (first + number - 1 if number else own_thread, turn)
+            run = tree.reach[at + child][:, None]
+            take = steps(kinds.RECV, dst=(SCRATCH, slot + at[:, None] + child), count=run, dep=before)
+            give = steps(kinds.SEND, src=(SCRATCH, slot + at[:, None]), count=tree.reach[at][:, None])
+            for here, program, to in (
+                (~last, take[~last], -1),
+                (last, interleave(take[last], give[last]), tree.parent[at[last]]),
+            ):
+                of = tree.rank[at[here] + child]
+                assembler.add(tree.rank[at[here]], first + number, program, send_peer=to, recv_peer=of, channel=channel)
+            below = range(child, child + int(tree.reach[child]))
+            homes = [(OUT, rank * total + chunk) for rank in tree.rank[below.start : below.stop]]
+            if len(below) == 1:
+                program = steps(kinds.RECV, dst=homes[0])
+            else:
+                take = steps(kinds.RECV, dst=(SCRATCH, slot + child), count=len(below))
+                moves = [
+                    steps(kinds.COPY, src=(SCRATCH, slot + place), dst=home)
+                    for place, home in zip(below, homes, strict=True)
+                ]
+                program = interleave(take, *moves)
+            assembler.add(root, first + number, program, recv_peer=tree.rank[child], channel=channel)
+    return assembler.schedule(
+        "gather",
+        "binomial",
+        ranks,
+        root=root,
+        channels=channels,
+        input_chunks=total,
+        output_chunks=ranks * total,
+        scratch_chunks=ranks * total,
+    )
+
+
+def scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """n - 1 messages a piece and channel, ceil(log2 n) of them from the root; each has all blocks for below.
+
+    The root packs them in scratch, in the order of places. Others serve the child with most below it first.
+    """
+    if ranks == 1:
+        return single_rank("scatter", "binomial")
+    pieces = chunks or 1
+    total = channels * pieces
+    tree = binomial_tree(ranks, root)
+    turn = np.arange(pieces)
+    leaf, inner = np.flatnonzero(tree.children == 0), np.flatnonzero(tree.children[1:]) + 1
+    assembler = Assembler()
+    for channel in range(channels):
+        first, own_thread = channel * (tree.steps + 1), channel * (tree.steps + 1) + tree.steps
+        chunk = channel * pieces + turn
+        slot = chunk * ranks  # in scratch, of the root's block
+        take = steps(kinds.RECV, dst=(OUT, chunk))
+        assembler.add(tree.rank[leaf], first, take, recv_peer=tree.parent[leaf], channel=channel)
+        received = (first + tree.children[inner][:, None] - 1, 2 * turn)
+        own = steps(kinds.COPY, src=(SCRATCH, slot + inner[:, None]), dst=(OUT, chunk), dep=received)
+        assembler.add(tree.rank[inner], own_thread, own, channel=channel)
+        own = steps(kinds.COPY, src=(IN, root * total + chunk), dst=(OUT, chunk))
+        assembler.add(root, own_thread, own, channel=channel)
+        for number in range(tree.steps):
+            child = 1 << number  # places on
+            at = inner[tree.children[inner] > number]
+            far = tree.children[at] == number + 1  # the farthest child: its thread receives, too
+            next_far = tree.children[at] == number + 2
+            run = tree.reach[at + child][:, None]
+            farther = (first + number + 1, np.where(next_far[:, None], 2 * turn + 1, turn))
+            dep = (np.where(far[:, None], -1, farther[0]), farther[1])
+            give = steps(kinds.SEND, src=(SCRATCH, slot + at[:, None] + child), count=run, dep=dep)
+            take = steps(kinds.RECV, dst=(SCRATCH, slot + at[:, None]), count=tree.reach[at][:, None])
+            for here, program, of in (
+                (~far, give[~far], -1),
+                (far, interleave(take[far], give[far]), tree.parent[at[far]]),
+            ):
+                to = tree.rank[at[here] + child]
+                assembler.add(tree.rank[at[here]], first + number, program, send_peer=to, recv_peer=of, channel=channel)
+            below = range(child, child + int(tree.reach[child]))
+            homes = [(IN, rank * total + chunk) for rank in tree.rank[below.start : below.stop]]
+            if len(below) == 1:
+                program = steps(kinds.SEND, src=homes[0])
+            else:
+                moves = [
+                    steps(kinds.COPY, src=home, dst=(SCRATCH, slot + place))
+                    for place, home in zip(below, homes, strict=True)
+                ]
+                program = interleave(*moves, steps(kinds.SEND, src=(SCRATCH, slot + child), count=len(below)))
+            assembler.add(root, first + number, program, send_peer=tree.rank[child], channel=channel)
+    return assembler.schedule(
+        "scatter",
+        "binomial",
+        ranks,
+        root=root,
+        channels=channels,
+        input_chunks=ranks * total,
+        output_chunks=total,
+        scratch_chunks=ranks * total,
     )

@@ -5,6 +5,8 @@ One step. Sums are taken in rank order. sendrecv is nccl-tests' shift: to the ne
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from collemu_kernels import kinds
 
@@ -87,6 +89,53 @@ def alltoall(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sch
         channels=channels,
         input_chunks=ranks * total,
         output_chunks=ranks * total,
+    )
+
+
+def alltoallv(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """As alltoall, but ranks with nothing for each other exchange no message."""
+    return replace(alltoall(ranks, root=root, channels=channels, chunks=chunks), collective="alltoallv")
+
+
+def gather(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """One message a piece and channel from every rank to the root, which takes all at once."""
+    if ranks == 1:
+        return single_rank("gather", "direct")
+    pieces = chunks or 1
+    total = channels * pieces
+    others = (root + 1 + np.arange(ranks - 1)) % ranks
+    assembler = Assembler()
+    for channel in range(channels):
+        chunk = channel * pieces + np.arange(pieces)
+        thread = channel * ranks + np.arange(ranks)
+        take = steps(kinds.RECV, dst=(OUT, others[:, None] * total + chunk))
+        own = steps(kinds.COPY, src=(IN, chunk), dst=(OUT, root * total + chunk))
+        assembler.add(others, channel, steps(kinds.SEND, src=(IN, chunk)), send_peer=root, channel=channel)
+        assembler.add(root, thread[:-1], take, recv_peer=others, channel=channel)
+        assembler.add(root, thread[-1], own, channel=channel)
+    return assembler.schedule(
+        "gather", "direct", ranks, root=root, channels=channels, input_chunks=total, output_chunks=ranks * total
+    )
+
+
+def scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """One message a piece and channel from the root to every rank, all at once."""
+    if ranks == 1:
+        return single_rank("scatter", "direct")
+    pieces = chunks or 1
+    total = channels * pieces
+    others = (root + 1 + np.arange(ranks - 1)) % ranks
+    assembler = Assembler()
+    for channel in range(channels):
+        chunk = channel * pieces + np.arange(pieces)
+        thread = channel * ranks + np.arange(ranks)
+        give = steps(kinds.SEND, src=(IN, others[:, None] * total + chunk))
+        own = steps(kinds.COPY, src=(IN, root * total + chunk), dst=(OUT, chunk))
+        assembler.add(others, channel, steps(kinds.RECV, dst=(OUT, chunk)), recv_peer=root, channel=channel)
+        assembler.add(root, thread[:-1], give, send_peer=others, channel=channel)
+        assembler.add(root, thread[-1], own, channel=channel)
+    return assembler.schedule(
+        "scatter", "direct", ranks, root=root, channels=channels, input_chunks=ranks * total, output_chunks=total
     )
 
 

@@ -5,6 +5,8 @@ In every step each rank has one partner to send to and one to receive from, so n
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from collemu_kernels import kinds
 
@@ -52,3 +54,8 @@ def alltoall(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sch
         input_chunks=ranks * total,
         output_chunks=ranks * total,
     )
+
+
+def alltoallv(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """As alltoall, but ranks with nothing for each other exchange no message, and pass over the step."""
+    return replace(alltoall(ranks, root=root, channels=channels, chunks=chunks), collective="alltoallv")

@@ -5,6 +5,7 @@ import inspect
 from typing import Any
 
 from collemu.cli import options
+from collemu.cli.points import build
 from collemu.cli.progress import Progress
 from collemu.cli.table import lines_of
 
@@ -23,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
-    from collemu import build_schedule, verify
+    from collemu import verify
     from collemu.builders import BUILDERS
 
     ranks = options.whole(arguments.ranks, "--ranks", least=1, most=MOST_RANKS)
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         for collective, name in pairs:
             progress.step(f"{collective} {name} {ranks} ranks")
             try:
-                schedule = build_schedule(collective, name, ranks)
+                schedule = build(collective, name, ranks, 0, 1, None, ranks)
             except ValueError as error:
                 rows.append((collective, name, "-", "-", "-", str(error)))
                 continue

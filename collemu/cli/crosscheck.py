@@ -11,7 +11,7 @@ from collemu.cli import options
 from collemu.cli.files import is_file
 from collemu.cli.fits import Fit
 from collemu.cli.outputs import try_outputs, write_whole
-from collemu.cli.points import refuse_oversized
+from collemu.cli.points import count_of, refuse_oversized
 from collemu.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -183,20 +183,19 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     points = _points(arguments, ranks, fit)
     refuse_oversized(points)
     systems = {name: load_system(name) for name in {point.system for point in points}}
-    lanes = {_lane(point): point for point in points}
-    schedules: dict[tuple[str, str], Schedule] = {}
-    with Progress(len(lanes), "schedules") as progress:
-        for lane, point in lanes.items():
-            progress.step(f"{lane[0]} {lane[1]}")
-            schedules[lane] = point.schedule()
-    for (_, algorithm), schedule in schedules.items():
+    schedules: list[Schedule] = []
+    with Progress(len(points), "schedules") as progress:
+        for point in points:
+            progress.step(f"{point.collective} {point.algorithm}")
+            schedules.append(point.schedule())
+    for (_, algorithm), schedule in dict(zip(map(_lane, points), schedules, strict=True)).items():
         if is_file(algorithm):  # processes would wait for ever for what it never sends
             verify(schedule, slots=min(system.endpoint.fifo_slots for system in systems.values()))
     trials = [
         Trial(
-            schedule=schedules[_lane(point)],
+            schedule=schedule,
             system=systems[point.system],
-            count=point.count,
+            count=count_of(point, schedule),
             dtype=point.dtype,
             op=point.op,
             recipe=point.recipe,
@@ -204,7 +203,7 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
             fidelity=point.fidelity,
             not_finite=arguments.not_finite,
         )
-        for point in points
+        for point, schedule in zip(points, schedules, strict=True)
     ]
     return _Plan(list(zip(points, trials, strict=True)), repeats, warmups, fit.left_out)
 
@@ -246,7 +245,9 @@ def _resolved(given: dict[str, Any], ranks: int, counts: Sequence[int] | None, f
         size = size_bytes(point.collective, ranks, own, find_dtype(point.dtype).item_bytes)
         return replace(point, count=own, size=size)
 
-    return [with_count(point, count) for point in points for count in counts]
+    return [point for point in points if point.counts] + [
+        with_count(point, count) for point in points if not point.counts for count in counts
+    ]
 
 
 def _tell_setup(header: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("file", metavar="FILE.xml", help="what to write; - for stdout")
     parser.add_argument("--collective", metavar="C", help="what it does, if there is a choice")
     parser.add_argument("--ranks", required=True, metavar="N", help="rank count")
-    parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
+    parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root, where there is one (default 0)")
     parser.add_argument("--channels", default="1", metavar="N", help="independent lanes (default 1)")
     parser.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"{name} does {', '.join(collective for collective, _ in found)}; choose one with --collective"
         )
+    if found[0][0] == "alltoallv":
+        raise ValueError("MSCCL has no counts for pairs of ranks, which an alltoallv needs; export alltoall")
     ranks = options.whole(arguments.ranks, "--ranks", least=1)
     channels, chunks = options.lanes(arguments)
     root = options.whole(arguments.root, "-r", least=0)

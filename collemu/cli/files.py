@@ -12,6 +12,10 @@ from collemu.cli.outputs import reason
 from collemu.cli.progress import Progress
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from collemu.catalogue import System
     from collemu.program import Algorithm
     from collemu.schedule import Schedule
 
@@ -125,6 +129,43 @@ def load_for(path: str, chosen: Sequence[str]) -> "Schedule":
     if schedule.collective not in chosen:
         raise ValueError(f"{path}: it does {schedule.collective}, not {', '.join(chosen)}")
     return schedule
+
+
+def load_for_flags(
+    path: str, collective: str, root: int, lanes: tuple[int, int | None], system: "System"
+) -> "Schedule":
+    """The schedule of a file; flags that it has no use for are refused.
+
+    Raises
+    ------
+    ValueError
+        As `load_for`; or if the system has too few chips, or root, channels or chunks were given and are others.
+    """
+    schedule = load_for(path, [collective])
+    if schedule.ranks > system.max_ranks:
+        raise ValueError(
+            f"{path} is for {schedule.ranks} ranks, more than the {system.max_ranks} chips of {system.name}"
+        )
+    if root not in (0, schedule.root):
+        raise ValueError(f"-r is {root}, and the root of {path} is {schedule.root}")
+    if lanes != (1, None):
+        raise ValueError(f"--channels and --chunks are for algorithms by name; {path} has its own")
+    return schedule
+
+
+def load_counts_for(path: str | None, chosen: Sequence[str]) -> "NDArray[np.int64] | None":
+    """The counts of a file, if there is one, which are for alltoallv alone.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be read, or none of the collectives is alltoallv.
+    """
+    from collemu.counts import load_counts
+
+    if path is not None and "alltoallv" not in chosen:
+        raise ValueError(f"--counts is for alltoallv; {', '.join(chosen)} would not use {path}")
+    return None if path is None else load_counts(path)
 
 
 def refuse_other_ranks(path: str, ranks: int, asked: list[int]) -> None:

@@ -17,6 +17,7 @@ COMMANDS = {
     "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
     "export": "write an algorithm's schedule as MSCCL XML",
     "matmul": "error of a quantised matrix product against float64",
+    "moe": "dispatch and combine of a mixture of experts: times, imbalance, what the wires lose",
     "systems": "the systems of the catalogue, and every number of one with its source",
     "formats": "the number formats, and the codes or parameters of one",
     "algorithms": "the algorithms of every collective, their steps and messages",

@@ -11,13 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collemu.cli.files import collectives_of, is_file, is_python, load_for, refuse_other_ranks
+from collemu.cli.files import (
+    collectives_of,
+    is_file,
+    is_python,
+    load_counts_for,
+    load_for,
+    load_for_flags,
+    refuse_other_ranks,
+)
 from collemu.cli.numbers import add_recipe_flags, algorithm_of, numbers
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
-    from collemu.catalogue import System
     from collemu.cli.fits import Fit
     from collemu.recipe import Recipe
     from collemu.schedule import Schedule
@@ -44,10 +51,12 @@ class Point:
     size : int
         Bytes that were asked for.
     count : int
-        Elements a rank, as nccl-tests counts them for that size.
+        Elements a rank, as nccl-tests counts them for that size; of an alltoallv a block's on average.
     channels : int
     chunks : int or None
     protocol, fidelity : str
+    counts : str or None
+        Path of an alltoallv's counts.
     """
 
     system: str
@@ -64,6 +73,7 @@ class Point:
     chunks: int | None = None
     protocol: str = AUTO
     fidelity: str = AUTO
+    counts: str | None = None
 
     def __str__(self) -> str:
         """What errors and progress call it."""
@@ -88,7 +98,8 @@ class Point:
         """Its schedule; the algorithm must not be ``auto``."""
         from collemu.cli.points import build
 
-        return build(self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks)
+        count, file = (self.count, self.counts) if self.collective == "alltoallv" else (0, None)
+        return build(self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks, count, file)
 
 
 def add_collective_flags(
@@ -123,7 +134,7 @@ def add_collective_flags(
     what = parser.add_argument_group("what runs (comma lists and 'all' where a list is possible)")
     what.add_argument("-d", "--datatype", default="float32", metavar="D", help="dtypes (default float32)")
     what.add_argument("-o", "--op", default="sum", metavar="OP", help="sum, prod, min, max, avg (default sum)")
-    what.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
+    what.add_argument("-r", "--root", default="0", metavar="RANK", help="root, where there is one (default 0)")
     what.add_argument(
         "--algorithm",
         default=algorithm,
@@ -137,6 +148,11 @@ def add_collective_flags(
         default=DEFAULT_SYSTEM,
         metavar="S",
         help=f"NAME, NAME@NETWORK, a .toml file or NCCL's .xml; collemu systems lists them (default {DEFAULT_SYSTEM})",
+    )
+    what.add_argument(
+        "--counts",
+        metavar="FILE",
+        help=".npy or .csv: n x n elements from each rank to each, of alltoallv (default rccl-tests' staircase)",
     )
     what.add_argument("--channels", default="1", metavar="N", help="independent lanes of an algorithm (default 1)")
     what.add_argument(
@@ -175,6 +191,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
         For a name, number or pair that does not exist; the text says what does.
     """
     from collemu import load_system, systems
+    from collemu.counts import largest_buffer
     from collemu.dtypes import DTYPES, find_dtype
     from collemu.emulator import FIDELITIES, find_protocol
     from collemu.model.bandwidth import count_for_size
@@ -196,6 +213,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     dtypes = [find_dtype(name).name for name in listed(arguments.datatype, tuple(DTYPES))]
     triples = numbers(dtypes, arguments, tuple(OPERATORS), fits)
     runs = pairs(chosen, arguments.algorithm)
+    table = load_counts_for(arguments.counts, chosen)
 
     points: list[Point] = []
     for system_name in listed(arguments.system, systems()):
@@ -212,15 +230,20 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
         cases: list[tuple[str, str, int, int, str]] = []
         for collective, algorithm in runs:
             if is_file(algorithm) and not is_python(algorithm):
-                schedule = _from_file(algorithm, collective, arguments, root, system)
+                schedule = load_for_flags(algorithm, collective, root, (channels, chunks), system)
                 if ranks is not None or arguments.ranks is not None:
                     refuse_other_ranks(algorithm, schedule.ranks, rank_counts)
                 spoken = find_protocol(system, arguments.protocol, schedule.protocol)
                 cases.append((collective, algorithm, schedule.ranks, schedule.root, spoken))
+            elif table is not None and collective == "alltoallv":
+                if ranks is not None or arguments.ranks is not None:
+                    refuse_other_ranks(arguments.counts, len(table), rank_counts)
+                cases.append((collective, algorithm, len(table), 0, protocol))
             else:
                 cases += [(collective, algorithm, each, root, protocol) for each in rank_counts]
         for collective, algorithm, count_of_ranks, root_of_case, spoken in cases:
             reduces = collective in REDUCTIONS
+            file = arguments.counts if collective == "alltoallv" else None
             seen: set[tuple[str, Recipe, str]] = set()
             for dtype, recipe, op in triples:
                 own = algorithm_of(recipe, collective, algorithm, arguments)
@@ -231,6 +254,9 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                     continue
                 seen.add(key)
                 item_bytes = find_dtype(dtype).item_bytes
+                amounts = [(size, count_for_size(collective, count_of_ranks, size, item_bytes)) for size in wanted]
+                if file and table is not None:
+                    amounts = [(largest_buffer(table) * item_bytes, largest_buffer(table) // len(table))]
                 points += [
                     Point(
                         system=system_name,
@@ -242,13 +268,14 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                         recipe=recipe,
                         root=root_of_case,
                         size=size,
-                        count=count_for_size(collective, count_of_ranks, size, item_bytes),
+                        count=count,
                         channels=channels,
                         chunks=chunks,
                         protocol=spoken,
                         fidelity=arguments.fidelity,
+                        counts=file,
                     )
-                    for size in wanted
+                    for size, count in amounts
                 ]
     return points if fits is None else _able(points, arguments, fits)
 
@@ -272,20 +299,6 @@ def _able(points: list[Point], arguments: argparse.Namespace, fits: "Fit") -> li
             if refusal is not None and getattr(point, field) not in used:
                 raise ValueError(f"{point}: {refusal}")
     return able
-
-
-def _from_file(path: str, collective: str, arguments: argparse.Namespace, root: int, system: "System") -> "Schedule":
-    """The schedule of a file; flags that it has no use for are refused."""
-    schedule = load_for(path, [collective])
-    if schedule.ranks > system.max_ranks:
-        raise ValueError(
-            f"{path} is for {schedule.ranks} ranks, more than the {system.max_ranks} chips of {system.name}"
-        )
-    if root not in (0, schedule.root):
-        raise ValueError(f"-r is {root}, and the root of {path} is {schedule.root}")
-    if lanes(arguments) != (1, None):
-        raise ValueError(f"--channels and --chunks are for algorithms by name; {path} has its own")
-    return schedule
 
 
 def collectives() -> tuple[str, ...]:

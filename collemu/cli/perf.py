@@ -12,7 +12,7 @@ from collemu.cli import options
 from collemu.cli.fits import Fit, beyond, count_not_finite
 from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
-from collemu.cli.points import build, load, refuse_oversized, settled
+from collemu.cli.points import count_of, load, refuse_oversized, settled
 from collemu.cli.progress import Progress
 from collemu.collectives import INPUT_PER_RANK, ROOTED
 from collemu.interop import nccl_tests
@@ -227,6 +227,8 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
         from collemu.tensors import deal
 
         regions = point.ranks if point.collective in INPUT_PER_RANK else 1
+        if point.collective == "alltoallv":
+            raise ValueError("--data does not say what goes to which rank; use alltoall, or leave --data out")
         data, how = deal(tensor, point.collective, point.ranks, regions)
         held = find_dtype(point.dtype)
         if held.is_codes and data.dtype == held.storage:
@@ -234,8 +236,11 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
         point = dataclasses.replace(point, count=data.shape[1] // regions)
         notes.append(f"data {tensor.origin}: {how}")
         notes += filter(None, [beyond(tensor, point.dtype)])
+        if point.collective == "scatter":
+            data = [row if rank == point.root else row[:0] for rank, row in enumerate(data)]
     point = settled(point, system)
-    schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+    schedule = point.schedule()
+    count = count_of(point, schedule)
     if schedule.protocol not in ("auto", *system.protocols):
         notes.append(
             f"{schedule.algorithm} was written for protocol {schedule.protocol}, which {system.name} has not: "
@@ -244,19 +249,17 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
     numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "recipe": point.recipe, "protocol": point.protocol}
     outcome = None
     if check:
-        outcome = check_outputs(schedule, system, count=point.count, full=check > 1, fidelity=point.fidelity, **numbers)
+        outcome = check_outputs(schedule, system, count=count, full=check > 1, fidelity=point.fidelity, **numbers)
     if outcome and not outcome.exact:
         notes.append(f"#wrong of {point.op} over {point.label} allows the roundings of its formats")
-    if outcome and outcome.count != point.count:
+    if outcome and outcome.count != count:
         notes.append(
             "#wrong of large sizes is counted at a smaller count with the same remainder; -c 2 checks all of it"
         )
-    if outcome and outcome.count == point.count and data is None:
+    if outcome and outcome.count == count and data is None:
         result = outcome.result
     else:
-        result = emulate(
-            schedule, system, count=point.count, data=data, fidelity=point.fidelity, timeline=False, **numbers
-        )
+        result = emulate(schedule, system, count=count, data=data, fidelity=point.fidelity, timeline=False, **numbers)
     if result.memory_utilisation > 1:
         notes.append(
             f"chips of {system.name} would need more than their memory's rate in some rows: those times are too short"
@@ -271,7 +274,10 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
     from collemu.dtypes import find_dtype
     from collemu.model.bandwidth import algbw, busbw, size_bytes
 
-    size = size_bytes(point.collective, point.ranks, point.count, find_dtype(point.dtype).item_bytes)
+    item_bytes = find_dtype(point.dtype).item_bytes
+    size = size_bytes(point.collective, point.ranks, point.count, item_bytes)
+    if (schedule := result.lowered.schedule).counts is not None:
+        size = count_of(point, schedule) * item_bytes
     return nccl_tests.Row(
         size=size,
         count=point.count,
@@ -300,11 +306,10 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
 
 def _errors(point: Point, data: Any, result: "Result") -> dict[str, Any]:
     """How far the outputs are from what exact arithmetic gives; None for a difference that is no number."""
-    import numpy as np
-
     from collemu.reference import difference
 
-    relative, largest = difference(point.collective, data, np.asarray(result.outputs), point.op, point.root)
+    assert result.outputs is not None
+    relative, largest = difference(point.collective, data, result.outputs, point.op, point.root)
     return {
         "relative_error": relative if math.isfinite(relative) else None,
         "max_abs_error": largest if math.isfinite(largest) else None,

@@ -9,6 +9,9 @@ from collemu.cli.files import find_python, is_file, is_python, load_for, run_pyt
 from collemu.cli.options import AUTO, Point
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from collemu.catalogue import System
     from collemu.program import Algorithm
     from collemu.schedule import Schedule
@@ -25,11 +28,20 @@ def load(name: str) -> "System":
     return load_system(name)
 
 
-def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
-    """A schedule, built or read once for all sizes, dtypes and wire formats."""
+def build(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    root: int,
+    channels: int,
+    chunks: int | None,
+    count: int = 0,
+    file: str | None = None,
+) -> "Schedule":
+    """A schedule, built or read once for all sizes, dtypes and wire formats; an alltoallv for its `counts_of` alone."""
     if is_python(algorithm):
         return _proved(find_python(algorithm, collective), ranks, root, channels, chunks)
-    return _built(collective, algorithm, ranks, root, channels, chunks)
+    return _built(collective, algorithm, ranks, root, channels, chunks, count, file)
 
 
 @lru_cache(maxsize=8)
@@ -47,12 +59,38 @@ def _proved(algorithm: "Algorithm", ranks: int, root: int, channels: int, chunks
 
 
 @lru_cache(maxsize=8)
-def _built(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
+def _built(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    root: int,
+    channels: int,
+    chunks: int | None,
+    count: int,
+    file: str | None,
+) -> "Schedule":
     from collemu import build_schedule
 
     if is_file(algorithm):
         return load_for(algorithm, [collective])
-    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
+    counts = counts_of(collective, ranks, count, file)
+    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks, counts=counts)
+
+
+def counts_of(collective: str, ranks: int, count: int, file: str | None = None) -> "NDArray[np.int64] | None":
+    """Of an alltoallv the counts of a file, or those of rccl-tests for a count; None of others."""
+    from collemu.counts import load_counts, staircase
+
+    if collective != "alltoallv":
+        return None
+    return load_counts(file) if file else staircase(ranks, count)
+
+
+def count_of(point: Point, schedule: "Schedule") -> int:
+    """The count with which `emulate` runs a point."""
+    from collemu.rows import settled_count
+
+    return settled_count(schedule, point.count if schedule.counts is None else None)
 
 
 def settled(point: Point, system: "System") -> Point:
@@ -73,6 +111,7 @@ def settled(point: Point, system: "System") -> Point:
         channels=point.channels,
         chunks=point.chunks,
         protocol=point.protocol,
+        counts=counts_of(point.collective, point.ranks, point.count, point.counts),
         among=_of_recipe(point),
     )
     return replace(point, algorithm=name)
@@ -106,9 +145,9 @@ def refuse_oversized(points: Iterable[Point]) -> None:
             continue
         try:
             point = settled(asked, system)
-            schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+            schedule = point.schedule()
             payload = payload_of(point.collective, point.dtype, point.recipe, point.op)
-            lowered = lower(schedule, point.count, item_bytes=payload.held.item_bytes, wire=payload.wire)
+            lowered = lower(schedule, count_of(point, schedule), item_bytes=payload.held.item_bytes, wire=payload.wire)
             routes_of(lowered.messages, system, system.protocols[point.protocol])
         except ValueError as error:
             raise ValueError(f"{asked}: {error}") from None

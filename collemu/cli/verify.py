@@ -6,7 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collemu.cli import options
-from collemu.cli.files import find_python, is_file, is_python, load_layouts, refuse_other_ranks, run_python
+from collemu.cli.files import (
+    find_python,
+    is_file,
+    is_python,
+    load_counts_for,
+    load_layouts,
+    refuse_other_ranks,
+    run_python,
+)
+from collemu.cli.points import build
 from collemu.cli.progress import Progress
 from collemu.cli.sizes import parse_numbers
 
@@ -29,16 +38,19 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "algorithm",
         metavar="ALGORITHM|FILE",
-        help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL XML; FILE.json: of MSCCL++",
+        help="comma list, or all (see collemu algorithms); FILE.py: your own; FILE.xml: MSCCL; FILE.json: MSCCL++",
     )
     parser.add_argument(
         "--collective", default="all", metavar="C", help="comma list (default all that have the algorithm)"
     )
     parser.add_argument("--ranks", default=None, metavar="N", help=f"also A-B (default {DEFAULT_RANKS})")
-    parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root of broadcast and reduce (default 0)")
+    parser.add_argument("-r", "--root", default="0", metavar="RANK", help="root, where there is one (default 0)")
     parser.add_argument("--channels", default="1", metavar="N", help="independent lanes (default 1)")
     parser.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
+    )
+    parser.add_argument(
+        "--counts", metavar="FILE", help=".npy or .csv: n x n elements of alltoallv (default rccl-tests' staircase)"
     )
     parser.add_argument("--slots", default="2", metavar="N", help="FIFO slots of a connection (default 2)")
 
@@ -86,22 +98,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Callable[[], Schedule]]]":
     """What to verify for each line: what to call it, and how to get it."""
-    import collemu
-
     chosen = options.names(arguments.collective, options.collectives(), "collective")
     runs = options.pairs(chosen, arguments.algorithm)
     rank_counts = parse_numbers(arguments.ranks or DEFAULT_RANKS, "--ranks", MOST_RANKS)
     root = options.whole(arguments.root, "-r", least=0)
     channels, chunks = options.lanes(arguments)
+    table = load_counts_for(arguments.counts, chosen)
     lines: dict[tuple[str, str], dict[str, Callable[[], Schedule]]] = {}
     for collective, name in runs:
         schedules = lines[collective, name] = {}
         if is_python(name) or not is_file(name):
-            for ranks in rank_counts:
-                make = partial(collemu.build_schedule, collective, name)
-                if is_python(name):
-                    make = partial(run_python, find_python(name, collective))
-                schedules[f"{ranks} ranks"] = partial(make, ranks, root=root, channels=channels, chunks=chunks)
+            here = rank_counts
+            if table is not None and collective == "alltoallv":
+                if arguments.ranks is not None:
+                    refuse_other_ranks(arguments.counts, len(table), rank_counts)
+                here = [len(table)]
+            for ranks in here:
+                make = partial(build, collective, name, ranks, root, channels, chunks, ranks, arguments.counts)
+                if is_python(name):  # not proved yet
+                    written = find_python(name, collective)
+                    make = partial(run_python, written, ranks, root=root, channels=channels, chunks=chunks)
+                schedules[f"{ranks} ranks"] = make
             continue
         for schedule in load_layouts(name, collective):
             if arguments.ranks is not None:

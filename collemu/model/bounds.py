@@ -7,6 +7,7 @@ wire bytes of ``count`` elements and n the ranks.
 - all_gather, alltoall: every rank takes in n-1 blocks of S; gather: the root does; scatter: the root gives
   them out. reduce_scatter: every rank gives out n-1, its terms of the others' results, whether or not a
   switch adds.
+- alltoallv: the rank that sends most to others, or receives most from them, must.
 - all_reduce: n-1 messages of an element must arrive before any rank can know its sum, since each joins at
   most two partial sums, and n-1 more before all the others know it. That is 2S(n-1)/n a rank on average, so
   some rank takes in as much. A switch that adds spares that, but every rank still gives out its terms and
@@ -27,9 +28,15 @@ and which has the network to cross: the larger of the two holds.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from collemu.catalogue import System
 from collemu.catalogue.quantity import FEMTOSECONDS_PER_SECOND, exact
+
+Counts: TypeAlias = Sequence[Sequence[int]] | NDArray[Any]
 
 HOPS = 2  # chip to switch, switch to chip
 
@@ -64,7 +71,7 @@ def port_elements(
     count: int,
     *,
     in_switch_reduction: bool = False,
-    counts: Sequence[Sequence[int]] | None = None,
+    counts: Counts | None = None,
 ) -> tuple[Fraction, str]:
     """Elements that some chip must carry in one direction, and the name of that bound.
 
@@ -76,7 +83,7 @@ def port_elements(
     in_switch_reduction : bool
         Whether the switch adds.
     counts : n x n integers, optional
-        For alltoallv: elements from each rank (row) to each rank (column); ``count`` is not used.
+        For alltoallv: elements from each rank (row) to each rank (column), in place of ``count``.
 
     Raises
     ------
@@ -98,9 +105,7 @@ def port_elements(
     raise ValueError(f"bound of {collective!r}: no such collective")
 
 
-def crossing_elements(
-    collective: str, ranks: int, count: int, chips: int, *, counts: Sequence[Sequence[int]] | None = None
-) -> Fraction:
+def crossing_elements(collective: str, ranks: int, count: int, chips: int, *, counts: Counts | None = None) -> Fraction:
     """Elements that some chip must carry over the network in one direction, where domains have ``chips`` chips.
 
     What must enter, or leave, a domain is shared by its chips: the last domain, which may have few, decides.
@@ -119,15 +124,14 @@ def crossing_elements(
     return Fraction(count * (ranks - last), last)  # all_gather, reduce_scatter
 
 
-def _largest_crossing(ranks: int, counts: Sequence[Sequence[int]], chips: int) -> Fraction:
+def _largest_crossing(ranks: int, counts: Counts, chips: int) -> Fraction:
     """Most elements a chip that a domain's chips send to, or receive from, other domains."""
-    most = Fraction(0)
+    table, most = np.asarray(counts), Fraction(0)
     for first in range(0, ranks, chips):
-        inside = range(first, min(first + chips, ranks))
-        outside = [rank for rank in range(ranks) if rank not in inside]
-        leaving = sum(int(counts[i][j]) for i in inside for j in outside)
-        entering = sum(int(counts[j][i]) for i in inside for j in outside)
-        most = max(most, Fraction(max(leaving, entering), len(inside)))
+        inside = slice(first, first + chips)
+        stays = table[inside, inside].sum()
+        busiest = int(max(table[inside].sum(), table[:, inside].sum()) - stays)
+        most = max(most, Fraction(busiest, min(chips, ranks - first)))
     return most
 
 
@@ -139,7 +143,7 @@ def lower_bound(
     system: System,
     *,
     switch_adds: bool | None = None,
-    counts: Sequence[Sequence[int]] | None = None,
+    counts: Counts | None = None,
 ) -> Bounds:
     """The least time of a collective on a system.
 
@@ -195,11 +199,12 @@ def lower_bound(
     )
 
 
-def _largest_port(ranks: int, counts: Sequence[Sequence[int]] | None) -> int:
+def _largest_port(ranks: int, counts: Counts | None) -> int:
     """Most elements that a rank sends to, or receives from, the others."""
     if counts is None or len(counts) != ranks or any(len(row) != ranks for row in counts):
         raise ValueError(f"bound of alltoallv: counts must be {ranks} rows of {ranks} element counts")
-    others = [[0 if i == j else int(counts[i][j]) for j in range(ranks)] for i in range(ranks)]
-    if any(element < 0 for row in others for element in row):
+    others = np.array(counts, np.int64)
+    if (others < 0).any():
         raise ValueError("bound of alltoallv: counts must not be negative")
-    return max(*map(sum, others), *map(sum, zip(*others, strict=True)))
+    np.fill_diagonal(others, 0)
+    return int(max(others.sum(axis=0).max(), others.sum(axis=1).max()))

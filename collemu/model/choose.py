@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collemu.catalogue import Protocol, System
 from collemu.emulator import emulate, find_protocol
@@ -32,13 +33,15 @@ def choose_algorithm(
     channels: int = 1,
     chunks: int | None = None,
     protocol: str = "auto",
+    counts: NDArray[np.int64] | None = None,
     among: Sequence[str] | None = None,
 ) -> str:
     """Name of the built-in algorithm that is probably fastest; the first of the table among equals.
 
     Each gets an estimate: the emulated time of one element a chunk, which is all latency, plus what the wire bytes of
     the busiest port, or the endpoint's work of the busiest thread, take by themselves. That leaves out contention, so
-    those which come close to the best are emulated.
+    those which come close to the best are emulated. Of alltoallv, whose ``counts`` leave no count of one element a
+    chunk, all are.
 
     Parameters
     ----------
@@ -58,12 +61,19 @@ def choose_algorithm(
     reason = ValueError(f"no algorithm for {collective}")
     for name in algorithms(collective, system) if among is None else among:
         try:
-            schedule = _schedule(collective, name, ranks, root, channels, chunks)
+            schedule = (
+                _schedule(collective, name, ranks, root, channels, chunks)
+                if counts is None
+                else build_schedule(collective, name, ranks, channels=channels, chunks=chunks, counts=counts)
+            )
             refuse_in_switch(schedule, system, payload)
         except ValueError as error:
             reason = error
             continue
         schedules[name] = schedule
+        if counts is not None:
+            estimates[name] = 0.0
+            continue
         latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, recipe, protocol)
         lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
         estimates[name] = latency + _transfer_s(lowered, system, chosen)
@@ -73,7 +83,8 @@ def choose_algorithm(
     close = [name for name, estimate in estimates.items() if estimate <= limit]
     if len(close) == 1:
         return close[0]
-    return min(close, key=lambda name: _emulated_s(schedules[name], system, count, dtype, op, recipe, protocol))
+    of_run = None if counts is not None else count
+    return min(close, key=lambda name: _emulated_s(schedules[name], system, of_run, dtype, op, recipe, protocol))
 
 
 @lru_cache(maxsize=64)
@@ -83,7 +94,7 @@ def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, 
 
 @lru_cache(maxsize=256)
 def _emulated_s(
-    schedule: Schedule, system: System, count: int, dtype: str, op: str, recipe: Recipe, protocol: str
+    schedule: Schedule, system: System, count: int | None, dtype: str, op: str, recipe: Recipe, protocol: str
 ) -> float:
     return emulate(
         schedule, system, count=count, dtype=dtype, op=op, recipe=recipe, protocol=protocol, timeline=False

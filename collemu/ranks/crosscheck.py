@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu import System, load_system
-from collemu.collectives import REDUCTIONS
+from collemu.collectives import REDUCTIONS, UNEVEN
 from collemu.dtypes import find_dtype
-from collemu.emulator import Result, emulate, input_elements
+from collemu.emulator import Result, emulate
 from collemu.lower import lower
 from collemu.memory import build_memory
 from collemu.payload import Payload, payload_of
@@ -24,6 +24,7 @@ from collemu.ranks.opinion import has_opinion, mpi_output
 from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.transport import Bytes, open_transport
 from collemu.recipe import Recipe, requantised
+from collemu.rows import input_size
 from collemu.schedule import IN_SWITCH, Schedule, build_schedule
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Trial:
     system : System
         What the emulator runs it on.
     count : int
-        Elements a rank, as the collective counts them.
+        Elements a rank, as the collective counts them; of an alltoallv, of the largest buffer.
     dtype, op : str
     recipe : Recipe
     protocol, fidelity : str
@@ -242,7 +243,7 @@ def _payload(trial: Trial) -> Payload:
 
 
 def _input(trial: Trial, rank: int, fill: str) -> NDArray[Any]:
-    elements = input_elements(trial.schedule, trial.count)
+    elements = input_size(trial.schedule, trial.count, rank)
     return contribution(find_dtype(trial.dtype), elements, rank, op=trial.op, fill=fill, not_finite=trial.not_finite)
 
 
@@ -256,7 +257,7 @@ def _emulate(trial: Trial, fill: str) -> Result:
         recipe=trial.recipe,
         protocol=trial.protocol,
         fidelity=trial.fidelity,
-        data=np.stack([_input(trial, rank, fill) for rank in range(trial.schedule.ranks)]),
+        data=[_input(trial, rank, fill) for rank in range(trial.schedule.ranks)],
     )
 
 
@@ -265,12 +266,11 @@ def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmu
     part, result = agree(
         comm, lambda: (_Part(trial, comm.rank, fill), _emulate(trial, fill) if comm.rank == 0 else None)
     )
-    expected_output = np.empty_like(part.output())
-    expected_outputs = logs = None
+    outputs = logs = None
     if result is not None and result.outputs is not None and result.timeline is not None:
-        expected_outputs = result.outputs.view(np.uint8)
+        outputs = result.outputs
         logs = [emulated_log(result.timeline, rank, schedule) for rank in range(comm.size)]
-    comm.Scatter(expected_outputs, expected_output)
+    expected_output = _own_output(comm, schedule, outputs, part)
     expected_log: Log = comm.scatter(logs)
 
     counts = schedule.collective != "reduce" or comm.rank == schedule.root
@@ -288,13 +288,27 @@ def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmu
     if not isinstance(comm, Alone) and _asks_mpi(trial, fill):
         asked = True
         dtype, root = part.payload.dtype, schedule.root
-        theirs = mpi_output(comm, schedule.collective, part.input, dtype, op=trial.op, root=root)
+        theirs = mpi_output(
+            comm, schedule.collective, part.input, dtype, op=trial.op, root=root, counts=schedule.counts
+        )
         opinion = first_differing_byte(theirs.view(np.uint8), part.output()) if counts else None
 
     findings = comm.gather(_Finding(statistics.median(times[warmups:]), sent, output, log, opinion))
     if findings is None or result is None:
         return None
     return _verdict(findings, result.time_s, asked)
+
+
+def _own_output(
+    comm: Communicator, schedule: Schedule, outputs: "NDArray[Any] | list[NDArray[Any]] | None", part: _Part
+) -> Bytes:
+    """What the emulator, which runs at the first process, has for this one."""
+    if schedule.collective in UNEVEN:
+        own: NDArray[Any] = comm.scatter(None if outputs is None else list(outputs))
+        return own.view(np.uint8)
+    expected = np.empty_like(part.output())
+    comm.Scatter(None if outputs is None else np.asarray(outputs).view(np.uint8), expected)
+    return expected
 
 
 def _verdict(findings: Sequence[_Finding], model_s: float, asked: bool) -> Verdict:

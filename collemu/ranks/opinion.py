@@ -12,7 +12,7 @@ from collemu.recipe import Recipe
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-MOVERS = ("all_gather", "broadcast", "alltoall", "sendrecv")
+MOVERS = ("all_gather", "broadcast", "alltoall", "alltoallv", "gather", "scatter", "sendrecv")
 EXACT_DTYPES = (
     "int32",
     "int64",
@@ -29,14 +29,23 @@ def has_opinion(collective: str, dtype: str, op: str, recipe: Recipe) -> bool:
 
 
 def mpi_output(
-    comm: "MPI.Intracomm", collective: str, own: NDArray[Any], dtype: Dtype, *, op: str, root: int
+    comm: "MPI.Intracomm",
+    collective: str,
+    own: NDArray[Any],
+    dtype: Dtype,
+    *,
+    op: str,
+    root: int,
+    counts: NDArray[np.int64] | None = None,
 ) -> NDArray[Any]:
-    """Output of MPI's own collective at this rank; of a reduce only the root's counts.
+    """Output of MPI's own collective at this rank; of a reduce only the root's counts, of a gather others have none.
 
     Parameters
     ----------
     own : array of dtype.storage
         This rank's contribution.
+    counts : int64 array (ranks, ranks), optional
+        Of alltoallv.
     """
     from mpi4py import MPI
 
@@ -48,6 +57,16 @@ def mpi_output(
         elif collective == "all_gather":
             output = np.empty(len(given) * comm.size, np.uint8)
             comm.Allgather([given, MPI.BYTE], [output, MPI.BYTE])
+        elif collective == "gather":
+            output = np.empty(len(given) * comm.size if comm.rank == root else 0, np.uint8)
+            comm.Gather([given, MPI.BYTE], [output, MPI.BYTE], root)
+        elif collective == "scatter":
+            output = np.empty(comm.bcast(len(given) // comm.size, root), np.uint8)
+            comm.Scatter([given, MPI.BYTE], [output, MPI.BYTE], root)
+        elif collective == "alltoallv" and counts is not None:
+            sent, received = counts[comm.rank] * dtype.item_bytes, counts[:, comm.rank] * dtype.item_bytes
+            output = np.empty(int(received.sum()), np.uint8)
+            comm.Alltoallv([given, sent.tolist(), MPI.BYTE], [output, received.tolist(), MPI.BYTE])
         else:
             output = np.empty_like(given)
             if collective == "alltoall":

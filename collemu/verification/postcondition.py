@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from collemu_kernels import kinds
 from numpy.typing import NDArray
 
 from collemu.schedule import Schedule
@@ -37,10 +38,17 @@ def required_outputs(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.
             rank, chunk = schedule.root, place
         case "all_gather":
             rank, chunk = place // k, place % k
-        case "alltoall":
+        case "gather":
+            rank, chunk = np.where(here == schedule.root, place // k, ANYTHING), place % k
+        case "scatter":
+            rank, chunk = schedule.root, here * k + place
+        case "alltoall" | "alltoallv":
             rank, chunk = place // k, here * k + place % k
         case "sendrecv":
             rank, chunk = (here - 1) % n, place
         case other:
             raise ValueError(f"no rule says what {other!r} must deliver")
+    if schedule.counts is not None:
+        empty = np.diff(schedule.chunk_starts(kinds.OUTPUT, 0)) == 0
+        rank = np.where(empty, ANYTHING, rank)
     return np.broadcast_to(rank, shape), np.broadcast_to(chunk, shape)

@@ -66,6 +66,15 @@ def _check_geometry(schedule: Schedule) -> None:
         raise ScheduleError(
             f"group_ranks is {schedule.group_ranks}; a switch group is 1 rank or more, and 0 puts all ranks into one"
         )
+    if (schedule.counts is None) == (schedule.collective == "alltoallv"):
+        raise ScheduleError(
+            f"{schedule.collective} of {schedule.ranks} ranks "
+            + ("lacks counts" if schedule.counts is None else "has counts, which only an alltoallv takes")
+        )
+    if schedule.counts is not None and schedule.counts.shape != (schedule.ranks, schedule.ranks):
+        raise ScheduleError(
+            f"counts have shape {schedule.counts.shape}; they must be {schedule.ranks} rows and columns"
+        )
     given = (schedule.input_chunks, schedule.output_chunks)
     k = schedule.region_chunks
     wanted = (k * schedule.input_regions, k * schedule.output_regions)

@@ -231,11 +231,10 @@ class _SymbolicRun:
 
     def check_accesses(self) -> None:
         """Run all operations; raise for unset reads, mixed chunks and races."""
-        schedule, k = self._schedule, self._schedule.region_chunks
+        schedule = self._schedule
         home = np.full(self._buffer_cells, -1, dtype=np.int32)
         for buffer in (kinds.INPUT, kinds.OUTPUT):
-            cells = self._buffer(buffer)
-            home[cells] = np.arange(cells.shape[1]) % k
+            home[self._buffer(buffer)] = _homes(schedule, buffer)
         place = np.full(self._cells, -1, dtype=np.int32)
         inputs = self._buffer(kinds.INPUT)
         place[inputs] = home[inputs]
@@ -269,6 +268,9 @@ class _SymbolicRun:
         )
         self.any_count = bool(fault[3] < 0)
         if status == symbolic.OK:
+            if schedule.counts is not None and not self.any_count:
+                here = schedule.describe(int(fault[3]))
+                raise ScheduleError(f"{here} stores a chunk where counts have room for another")
             return
         op, cell = int(fault[0]), int(fault[1])
         here = schedule.describe(op)
@@ -354,6 +356,15 @@ class _SymbolicRun:
         writer = int(self._writer[cell])
         source = f" (written last by {schedule.describe(writer)})" if writer >= 0 else ""
         return f"{name} {' and '.join(parts)}{source}"
+
+
+def _homes(schedule: Schedule, buffer: int) -> NDArray[np.int64]:
+    """Places that chunks may not leave: that in a region; where regions differ in length, it and the region."""
+    n, k = schedule.ranks, schedule.region_chunks
+    if schedule.counts is None:
+        return np.arange(schedule.buffer_chunks(buffer)) % k
+    regions = np.arange(n * n * k).reshape(n, n, k)
+    return (regions if buffer == kinds.INPUT else regions.swapaxes(0, 1)).reshape(n, n * k)
 
 
 def _contribution(rank: int, chunk: int) -> str:

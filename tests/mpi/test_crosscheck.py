@@ -75,6 +75,41 @@ def test_a_shorter_message_is_named():
     assert "with 3999 bytes" in process.stdout
 
 
+@pytest.mark.parametrize(
+    ("ranks", "counts"),
+    [
+        (2, "0,5000\n1,0\n"),
+        (3, "1,2,3\n0,0,0\n4000,0,7\n"),
+        (4, "0,0,0,0\n0,3,9,0\n0,1,0,0\n0,2001,33,0\n"),
+    ],
+)
+def test_processes_exchange_what_counts_say(ranks, counts, tmp_path):
+    """MPI's own Alltoallv is asked, too; so is its Gather and its Scatter, with a root in the middle."""
+    records, table = tmp_path / "table.json", tmp_path / "counts.csv"
+    table.write_text(counts)
+    flags = ("--algorithm", "all", "-d", "float32,int64,bfloat16", "-b", "1005", "--root", str(ranks // 2))
+    more = ("--channels", "2", "--chunks", "2", "--counts", str(table), "--json", str(records))
+    process = crosscheck(ranks, "alltoallv,gather,scatter", *flags, *more)
+    assert (process.returncode, process.stderr) == (0, ""), process.stdout
+    results = json.loads(records.read_text())["results"]
+    assert len(results) == 3 * (2 + 3 + 3)
+    assert all(row["bytes_identical"] and row["messages_identical"] and row["mpi_identical"] for row in results)
+    rows = [list(map(int, line.split(","))) for line in counts.split()]
+    sent = sum(min(n, 4) for i, row in enumerate(rows) for j, n in enumerate(row) if i != j)
+    assert all(row["messages"] == sent for row in results if row["collective"] == "alltoallv")
+
+
+def test_one_flipped_byte_of_an_alltoallv_is_named(tmp_path):
+    """Rank 1 flips a byte of what it sends to rank 2, which gets that and nothing else."""
+    (tmp_path / "counts.csv").write_text("0,0,0\n0,0,1000\n0,0,0\n")
+    flags = ("--algorithm", "direct", "-d", "float32", "--counts", str(tmp_path / "counts.csv"))
+    process = crosscheck(3, "alltoallv", *flags, program=(str(DRIVERS / "flip_byte.py"),))
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "rank 2 output: first differing byte 2 of 4000" in process.stdout
+    assert "rank 2 output against MPI's own collective: first differing byte 2 of 4000" in process.stdout
+    assert "rank 0 output" not in process.stdout
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_processes_do_what_switches_do(ranks, tmp_path):
     records = tmp_path / "table.json"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from collemu import emulate, load_system
 from collemu.builders.assembly import Assembler, steps
+from collemu.collectives import UNEVEN
+from collemu.counts import largest_buffer
 from collemu.dtypes import find_dtype
-from collemu.emulator import input_elements
 from collemu.lower import lower
 from collemu.memory import build_memory
 from collemu.payload import payload_of
@@ -21,6 +22,7 @@ from collemu.ranks.execute import Execution, execute
 from collemu.ranks.message_log import READ, SENT, WRITE, emulated_log, first_difference
 from collemu.ranks.transport import NoTransport
 from collemu.recipe import Recipe
+from collemu.rows import input_size
 from collemu.schedule import Schedule, build_schedule
 from tests.built_in import anywhere
 from tests.mpi.network import run_all
@@ -30,6 +32,7 @@ PAIRS = [
     for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv")
     for algorithm in anywhere(collective)
 ]
+UNEVEN_PAIRS = [(collective, algorithm) for collective in UNEVEN for algorithm in anywhere(collective)]
 # What the switches of gb200_nvl72 add, and what they compare.
 SWITCHED = [
     (dtype, op)
@@ -44,8 +47,10 @@ def parts_of(
     """Inputs, memories and executions of all ranks, each as if in a process of its own."""
     payload = payload_of(schedule.collective, dtype, Recipe(wire=wire), op)
     lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
-    elements = input_elements(schedule, count)
-    inputs = [contribution(find_dtype(dtype), elements, rank, op=op) for rank in range(schedule.ranks)]
+    inputs = [
+        contribution(find_dtype(dtype), input_size(schedule, count, rank), rank, op=op)
+        for rank in range(schedule.ranks)
+    ]
     memories = [build_memory(lowered, payload, [rank], slots, seed) for rank in range(schedule.ranks)]
     for rank, memory in enumerate(memories):
         memory.write_input(rank, inputs[rank])
@@ -70,6 +75,30 @@ def test_any_order_of_arrival_gives_the_emulators_bytes(pair, ranks, count, wire
     system = load_system("trainium4_nvl72")
     expected = emulate(schedule, system, count=count, wire=wire, data=np.stack(inputs))
 
+    run_all(executions, memories, Random(seed))
+    assert_same(schedule, expected, memories, executions)
+
+
+@given(
+    pair=st.sampled_from(UNEVEN_PAIRS),
+    ranks=st.integers(1, 7),
+    count=st.integers(0, 90),
+    wire=st.sampled_from(["none", "bfloat16", "mxfp4", "nvfp4"]),
+    slots=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    chunks=st.sampled_from([None, 1, 3]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_order_of_arrival_gives_uneven_amounts(pair, ranks, count, wire, slots, channels, chunks, seed):
+    random = np.random.default_rng(seed)
+    counts = random.integers(0, count, (ranks, ranks), endpoint=True) * (random.random((ranks, ranks)) < 0.6)
+    uneven = pair[0] == "alltoallv"
+    schedule = build_schedule(
+        *pair, ranks, root=seed % ranks, channels=channels, chunks=chunks, counts=counts if uneven else None
+    )
+    count = largest_buffer(counts) if uneven else count
+    inputs, memories, executions = parts_of(schedule, count, wire, slots)
+    expected = emulate(schedule, load_system("trainium4_nvl72"), count=count, wire=wire, data=inputs)
     run_all(executions, memories, Random(seed))
     assert_same(schedule, expected, memories, executions)
 

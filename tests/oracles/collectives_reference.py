@@ -20,6 +20,10 @@ def reference(collective: str, data: np.ndarray, root: int = 0) -> list[np.ndarr
             return list(regions.sum(axis=0))
         case "alltoall":
             return [regions[:, rank].reshape(-1) for rank in range(n)]
+        case "gather":
+            return [data.reshape(-1) if rank == root else None for rank in range(n)]
+        case "scatter":
+            return np.split(data[root], n)
         case "sendrecv":
             return [data[rank - 1] for rank in range(n)]
     raise KeyError(collective)
@@ -27,4 +31,4 @@ def reference(collective: str, data: np.ndarray, root: int = 0) -> list[np.ndarr
 
 def input_elements(collective: str, ranks: int, count: int) -> int:
     """Elements of one rank's input."""
-    return ranks * count if collective in ("reduce_scatter", "alltoall") else count
+    return ranks * count if collective in ("reduce_scatter", "alltoall", "scatter") else count

@@ -167,8 +167,8 @@ class _Memory:
     """Buffers of one rank, chunk by chunk; in place, input and output are views of one array."""
 
     def __init__(self, schedule, rank: int, data: np.ndarray, count: int) -> None:
-        wide_input = schedule.collective in ("reduce_scatter", "alltoall")
-        wide_output = schedule.collective in ("all_gather", "alltoall")
+        wide_input = schedule.collective in ("reduce_scatter", "alltoall", "scatter")
+        wide_output = schedule.collective in ("all_gather", "alltoall", "gather")
         regions = schedule.ranks if wide_input else 1
         k = schedule.input_chunks // regions
         output_regions = schedule.ranks if wide_output else 1

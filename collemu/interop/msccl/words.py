@@ -31,7 +31,7 @@ COLLECTIVES = {
     "reduce": "reduce",
 }
 CUSTOM = "custom"  # promises nothing by itself
-PROMISES = (*dict.fromkeys(COLLECTIVES.values()), "sendrecv")  #: what a custom one may do
+PROMISES = (*dict.fromkeys(COLLECTIVES.values()), "gather", "scatter", "sendrecv")  #: what a custom one may do
 
 PROTOCOLS = {"Simple": "simple", "LL": "ll", "LL128": "ll128"}
 

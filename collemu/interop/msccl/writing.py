@@ -32,7 +32,7 @@ def write_msccl(schedule: Schedule, path: str | PathLike[str], proto: str | None
     Parameters
     ----------
     schedule : Schedule
-        A sendrecv, which MSCCL has not, gets ``coll="custom"``; ids of threads lose their gaps.
+        A gather, scatter or sendrecv, which MSCCL has not, gets ``coll="custom"``; ids of threads lose their gaps.
     path : path of a file
     proto : str, optional
         Simple, LL or LL128; that of the schedule's protocol when left out, or Simple.
@@ -117,6 +117,8 @@ def _numbers(schedule: Schedule) -> NDArray[np.int64]:
 def _refuse_what_cannot_be_said(schedule: Schedule) -> None:
     if len(schedule.algorithm) > words.MOST_NAME:
         raise ScheduleError(f"MSCCL takes names of at most {words.MOST_NAME} characters")
+    if schedule.counts is not None:
+        raise ScheduleError("MSCCL has no counts for pairs of ranks, which an alltoallv needs; write an alltoall")
     threads, ops = schedule.threads, schedule.ops
     kind, of = ops["kind"], schedule.thread_of_op
     nop = kind == kinds.NOP
