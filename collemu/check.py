@@ -30,7 +30,16 @@ from collemu.catalogue import System
 from collemu.collectives import REDUCTIONS, UNEVEN
 from collemu.dtypes import INTEGER
 from collemu.emulator import Result, emulate
-from collemu.number_formats import BLOCK_FORMATS, ELEMENT_FORMATS, BlockFormat, ElementFormat, LaneFormat
+from collemu.number_formats import (
+    BLOCK_FORMATS,
+    ELEMENT_FORMATS,
+    BlockFormat,
+    ElementFormat,
+    LaneFormat,
+    find_format,
+    formats,
+    rounding_error,
+)
 from collemu.payload import Payload, payload_of
 from collemu.recipe import Recipe
 from collemu.reference import Rows, reference, rows_that_count
@@ -233,14 +242,8 @@ def _signed(values: NDArray[Any], op: str) -> NDArray[Any]:
 
 def _rounding(name: str) -> tuple[float, float]:
     """Largest error of one rounding: relative of normal numbers, absolute of subnormal ones."""
-    if name in BLOCK_FORMATS:
-        # half a step; or the way from the largest code to the next power of two, up to which a block's largest number
-        # may lie: 6 of 8 in FP4, 448 of 512 in E4M3
-        element = BLOCK_FORMATS[name].element
-        return max(2.0 ** -(element.mantissa_bits + 1), 1 - math.frexp(element.max)[0]), 0.0
-    if name in ELEMENT_FORMATS:
-        element = ELEMENT_FORMATS[name]
-        return 2.0 ** -(element.mantissa_bits + 1), element.min_subnormal / 2
+    if name in formats():
+        return rounding_error(find_format(name))
     return {"float32": 2.0**-24, "float64": 2.0**-53}.get(name, 0.0), 0.0
 
 

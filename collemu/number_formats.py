@@ -5,6 +5,7 @@ What defines a format is one row of a kernel table (`collemu_kernels.format_ids`
 name, documented fields and a way to find it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -311,6 +312,18 @@ LANE_FORMATS = {
         _lane("fp4_lanes32", ids.FP4_LANES32, "float4_e2m1fn", "QuickReduce of AMD, for MI355X"),
     )
 }
+
+
+def rounding_error(number_format: ElementFormat | BlockFormat) -> tuple[float, float]:
+    """Largest error of one rounding to nearest: relative to the number, or its block's largest; and of tiny numbers.
+
+    Half a step; or of a block, under its default scales, the way from the largest code to the next power of two, up to
+    which its largest number may lie: 6 of 8 in FP4, 448 of 512 in E4M3.
+    """
+    if isinstance(number_format, BlockFormat):
+        element = number_format.element
+        return max(2.0 ** -(element.mantissa_bits + 1), 1 - math.frexp(element.max)[0]), 0.0
+    return 2.0 ** -(number_format.mantissa_bits + 1), number_format.min_subnormal / 2
 
 
 def formats() -> tuple[str, ...]:

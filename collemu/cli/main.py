@@ -17,9 +17,11 @@ COMMANDS = {
     "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
     "export": "write an algorithm's schedule as MSCCL XML",
     "matmul": "error of a quantised matrix product against float64",
+    "errors": "how the error of a quantised collective grows with the number of ranks, as a table and a plot",
     "moe": "dispatch and combine of a mixture of experts: times, imbalance, what the wires lose",
     "systems": "the systems of the catalogue, and every number of one with its source",
     "formats": "the number formats, and the codes or parameters of one",
+    "recipes": "how published systems quantise on the wire, and what --recipe takes",
     "algorithms": "the algorithms of every collective, their steps and messages",
     "warm": "compile the kernels into the cache and remove caches of older sources",
 }

@@ -1,7 +1,6 @@
 """A run as a picture: what every rank did when, and how many bytes were on their way."""
 
 from collections.abc import Sequence
-from importlib import import_module
 from os import PathLike
 from typing import Any
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from collemu.emulator import Result
 from collemu.interop.in_flight import on_their_way
+from collemu.interop.plotting import load_matplotlib
 from collemu.schedule import KIND_NAMES, RECEIVES, SENDS
 from collemu.timeline import Timeline
 
@@ -47,13 +47,9 @@ def draw_timelines(results: Sequence[Result], titles: Sequence[str], path: str |
     timelines = [result.timeline for result in results if result.timeline is not None]
     if not results or len(timelines) < len(results):
         raise ValueError("a picture needs runs with a timeline; emulate with timeline=True")
-    try:
-        mpl: Any = import_module("matplotlib")
-        collections: Any = import_module("matplotlib.collections")
-        patches: Any = import_module("matplotlib.patches")
-        figures: Any = import_module("matplotlib.figure")
-    except ImportError:
-        raise ValueError('pictures need one more package: pip install "collemu[plot]"') from None
+    mpl, collections, patches, figures = load_matplotlib(
+        "matplotlib", "matplotlib.collections", "matplotlib.patches", "matplotlib.figure"
+    )
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = figures.Figure(figsize=(max(5.5, 4.4 * len(results)), 5.6), layout="constrained", dpi=160)
         axes: Any = figure.subplots(

@@ -1,0 +1,138 @@
+"""How the error of a quantised collective grows with the number of ranks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu.catalogue import System
+from collemu.collectives import REDUCTIONS
+from collemu.emulator import emulate
+from collemu.number_formats import ELEMENT_FORMATS, LaneFormat, rounding_error
+from collemu.payload import Payload, payload_of
+from collemu.recipe import Recipe
+from collemu.reference import difference
+from collemu.schedule import Schedule
+
+VALUES = ("normal", "positive")
+
+
+@dataclass(frozen=True)
+class Error:
+    """What a run lost.
+
+    Attributes
+    ----------
+    ranks : int
+    quantisations : int
+        Most roundings that a number went through.
+    relative : float
+        Frobenius norm of the difference from the exact result over that of the result.
+    largest : float
+        Largest absolute difference.
+    worst : float or None
+        What ``largest`` cannot exceed as long as nothing saturates: every rounding is off by at most half a step of the
+        largest sum of magnitudes. None where the format has no such bound here.
+    saturated : int
+        Numbers that were cut down to the largest of their format.
+    """
+
+    ranks: int
+    quantisations: int
+    relative: float
+    largest: float
+    worst: float | None
+    saturated: int
+
+
+def values(name: str, ranks: int, elements: int, seed: int = 0) -> NDArray[np.float32]:
+    """Contributions of every rank, shape (ranks, elements).
+
+    Parameters
+    ----------
+    name : str
+        ``normal``: zero mean, unit variance; ``positive``: uniform from 0 to 2, so that sums only grow.
+
+    Raises
+    ------
+    ValueError
+        For another name.
+    """
+    random = np.random.default_rng(seed)
+    if name == "normal":
+        return random.standard_normal((ranks, elements), np.float32)
+    if name == "positive":
+        return 2 * random.random((ranks, elements), np.float32)
+    raise ValueError(f"no values {name!r}; choose {', '.join(VALUES)}")
+
+
+def measure_error(
+    schedule: Schedule,
+    system: System,
+    data: NDArray[Any],
+    *,
+    dtype: str = "float32",
+    op: str = "sum",
+    recipe: Recipe | None = None,
+) -> Error:
+    """Run a schedule on data, and compare with exact arithmetic.
+
+    Parameters
+    ----------
+    data : array (ranks, elements)
+        As `collemu.emulate` takes it.
+    """
+    recipe = recipe or Recipe()
+    count = data.shape[1] // schedule.input_regions
+    result = emulate(
+        schedule, system, count=count, dtype=dtype, op=op, recipe=recipe, data=data, fidelity="flow", timeline=False
+    )
+    relative, largest = difference(schedule.collective, data, np.asarray(result.outputs), op, schedule.root)
+    payload = payload_of(schedule.collective, dtype, recipe, op)
+    quantisations = result.quantisations.most
+    return Error(
+        ranks=schedule.ranks,
+        quantisations=quantisations,
+        relative=relative,
+        largest=largest,
+        worst=_worst(payload, quantisations, data, adds=schedule.collective in REDUCTIONS),
+        saturated=result.saturated or 0,
+    )
+
+
+def growth(errors: Sequence[Error]) -> float | None:
+    """The power of the number of ranks with which the relative error grows: the slope of its logarithm, least squares.
+
+    None for fewer than two numbers of ranks above 1 with an error.
+    """
+    points = {each.ranks: each.relative for each in errors if each.ranks > 1 and each.relative > 0}
+    if len(points) < 2 or not all(map(math.isfinite, points.values())):
+        return None
+    slope, _ = np.polyfit(np.log(list(points)), np.log(list(points.values())), 1)
+    return float(slope)
+
+
+def _worst(payload: Payload, quantisations: int, data: NDArray[Any], *, adds: bool) -> float | None:
+    """Roundings one after the other, each of at most half a step of the largest sum of magnitudes."""
+    if payload.operator != "sum" or payload.recipe.accumulate != "float32":
+        return None
+    format_ = payload.wire_format or ELEMENT_FORMATS.get(payload.held.name)
+    relative, absolute = 2.0**-24, 0.0  # float32 sums
+    if format_ is not None:
+        if isinstance(format_, LaneFormat) or payload.recipe.scale_mode is not None:
+            return None
+        relative, absolute = rounding_error(format_)
+    magnitudes = np.abs(data.astype(np.float64))
+    most = float((magnitudes.sum(axis=0) if adds else magnitudes).max(initial=0.0))
+    additions = len(data) if adds else 0
+    grown = (1 + relative) ** quantisations * (1 + 2.0**-24) ** additions
+    return (grown - 1) * most + quantisations * grown * absolute + 2 * _half_step_of_dtype(payload) * grown * most
+
+
+def _half_step_of_dtype(payload: Payload) -> float:
+    """Half a step of the dtype of inputs and outputs, relative; 0 of float32."""
+    element = ELEMENT_FORMATS.get(payload.dtype.name)
+    return rounding_error(element)[0] if element else 0.0
