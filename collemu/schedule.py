@@ -311,6 +311,7 @@ def build_schedule(
     channels: int = 1,
     chunks: int | None = None,
     counts: Sequence[Sequence[int]] | NDArray[Any] | None = None,
+    group: int | None = None,
 ) -> Schedule:
     """Write out an algorithm for a number of ranks.
 
@@ -331,6 +332,9 @@ def build_schedule(
         the chains that ``ring`` is in broadcast and reduce; 1 elsewhere.
     counts : n x n elements, optional
         Elements from each rank to each, of alltoallv alone.
+    group : int, optional
+        Ranks of a domain, for algorithms that know domains (``hierarchical``); ignored elsewhere. The last domain may
+        have fewer. Default: the largest divisor of the ranks that is not above its square root.
 
     Returns
     -------
@@ -343,7 +347,7 @@ def build_schedule(
         For an unknown name, a number that is out of range, or more than `MOST_OPERATIONS`; the text says what is
         possible.
     """
-    from collemu.builders import BUILDERS
+    from collemu.builders import BUILDERS, GROUPED
 
     _refuse_unknown_collective(collective)
     if algorithm not in tuple(BUILDERS[collective]):
@@ -358,15 +362,17 @@ def build_schedule(
         chunks = whole(chunks, "chunks", least=1)
     if counts is not None:
         raise ValueError(f"counts belong to alltoallv; {collective} takes none")
-    operations = operations_at_most(collective, algorithm, ranks, channels, chunks)
+    group = None if group is None else whole(group, "group", least=1)
+    operations = operations_at_most(collective, algorithm, ranks, channels, chunks, group)
     if operations > MOST_OPERATIONS:
         raise ValueError(
             f"{algorithm} {collective} of {ranks} ranks (channels={channels}, chunks={chunks}) has about "
             f"{operations:,} operations, over the limit of {MOST_OPERATIONS:,}; choose fewer ranks, channels or chunks"
         )
-    return BUILDERS[collective][algorithm](
-        ranks, root=root if collective in ROOTED else 0, channels=channels, chunks=chunks
-    )
+    root = root if collective in ROOTED else 0
+    if algorithm in GROUPED.get(collective, ()):
+        return GROUPED[collective][algorithm](ranks, root=root, channels=channels, chunks=chunks, group=group)
+    return BUILDERS[collective][algorithm](ranks, root=root, channels=channels, chunks=chunks)
 
 
 def _refuse_unknown_collective(collective: str) -> None:
@@ -376,7 +382,9 @@ def _refuse_unknown_collective(collective: str) -> None:
         raise ValueError(f"no collective {collective!r}; choose {', '.join(BUILDERS)}")
 
 
-def operations_at_most(collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None) -> int:
+def operations_at_most(
+    collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None, group: int | None = None
+) -> int:
     """A bound on the operations of a built-in schedule, at most twice their number from 4 ranks on."""
     if ranks == 1:
         return 1
@@ -402,10 +410,29 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
             each = ranks + 1 + 2 * (ranks - 1).bit_length()
         case "binomial":
             each = 2
-        case "ring" if collective in ROOTED:
+        case "torus_2d":
+            ranks, each = 4 * ranks, 2 * sum(_sides(ranks, None))
+        case "hierarchical" | "nvls_tree":
+            side, domains = _sides(ranks, group)
+            ranks = side * domains  # that of the last domain carries as much
+            if algorithm == "nvls_tree":
+                pieces, channels = max(2 * (domains.bit_length() - 1), 1), 2 * channels
+                each = 2 + (6 if domains > 1 else 0)
+                return ranks * (4 * side + channels * ((chunks or pieces) * each + 1))
+            several = collective == "alltoall" and channels * (chunks or 1) > 1
+            each = 4 * side - 3 + 2 * domains if collective == "all_reduce" else 2 * ranks * (1 + several) + domains
+        case "ring" | "chain" if collective in ROOTED:
             pieces, each = ranks - 1, 2
         case _ if collective == "sendrecv":
             each = 2
         case _:
             pass
     return ranks * channels * (chunks or pieces) * each
+
+
+def _sides(ranks: int, group: int | None) -> tuple[int, int]:
+    """Ranks of a domain, and domains; where too many to be factorised in time, as of one rank each."""
+    from collemu.builders.domains import nearly_square
+
+    side = min(group or (nearly_square(ranks) if ranks <= MOST_OPERATIONS else 1), ranks)
+    return side, -(-ranks // side)

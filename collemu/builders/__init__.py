@@ -8,8 +8,10 @@ from collemu.builders import (
     bidirectional_ring,
     binomial,
     bruck,
+    chain,
     direct,
     halving_doubling,
+    hierarchical,
     nvls,
     one_shot,
     pairwise,
@@ -18,6 +20,7 @@ from collemu.builders import (
     recursive_halving,
     ring,
     scatter_allgather,
+    torus_2d,
     tree,
     two_shot,
 )
@@ -30,8 +33,24 @@ class Builder(Protocol):
     def __call__(self, ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule: ...
 
 
+class GroupedBuilder(Protocol):
+    """Writes out an algorithm that knows domains, of ``group`` ranks."""
+
+    def __call__(
+        self, ranks: int, *, root: int, channels: int, chunks: int | None, group: int | None = None
+    ) -> Schedule: ...
+
+
 #: Algorithms that have switches add and copy.
 IN_SWITCH = ("nvls",)
+
+#: collective -> algorithm -> builder, of the algorithms that know domains.
+GROUPED: dict[str, dict[str, GroupedBuilder]] = {
+    "all_reduce": {"hierarchical": hierarchical.all_reduce},
+    "reduce_scatter": {"hierarchical": hierarchical.reduce_scatter},
+    "all_gather": {"hierarchical": hierarchical.all_gather},
+    "alltoall": {"hierarchical": hierarchical.alltoall},
+}
 
 #: collective -> algorithm -> builder.
 BUILDERS: dict[str, dict[str, Builder]] = {
@@ -43,7 +62,9 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "halving_doubling": halving_doubling.all_reduce,
         "recursive_doubling": recursive_doubling.all_reduce,
         "bidirectional_ring": bidirectional_ring.all_reduce,
+        "torus_2d": torus_2d.all_reduce,
         "nvls": nvls.all_reduce,
+        **GROUPED["all_reduce"],
     },
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
@@ -52,6 +73,7 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "bruck": bruck.reduce_scatter,
         "pat": pat.reduce_scatter,
         "nvls": nvls.reduce_scatter,
+        **GROUPED["reduce_scatter"],
     },
     "all_gather": {
         "ring": ring.all_gather,
@@ -60,15 +82,28 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "bruck": bruck.all_gather,
         "pat": pat.all_gather,
         "nvls": nvls.all_gather,
+        **GROUPED["all_gather"],
     },
     "broadcast": {
         "ring": ring.broadcast,
         "tree": tree.broadcast,
         "binomial": binomial.broadcast,
         "scatter_allgather": scatter_allgather.broadcast,
+        "chain": chain.broadcast,
         "nvls": nvls.broadcast,
     },
-    "reduce": {"ring": ring.reduce, "tree": tree.reduce, "binomial": binomial.reduce, "nvls": nvls.reduce},
-    "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall, "bruck": bruck.alltoall},
+    "reduce": {
+        "ring": ring.reduce,
+        "tree": tree.reduce,
+        "binomial": binomial.reduce,
+        "chain": chain.reduce,
+        "nvls": nvls.reduce,
+    },
+    "alltoall": {
+        "direct": direct.alltoall,
+        "pairwise": pairwise.alltoall,
+        "bruck": bruck.alltoall,
+        **GROUPED["alltoall"],
+    },
     "sendrecv": {"direct": direct.sendrecv},
 }
