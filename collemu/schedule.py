@@ -417,10 +417,11 @@ def operations_at_most(
             ranks = side * domains  # that of the last domain carries as much
             if algorithm == "nvls_tree":
                 pieces, channels = max(2 * (domains.bit_length() - 1), 1), 2 * channels
-                each = 2 + (6 if domains > 1 else 0)
+                each = 2 + (3 if domains > 1 else 0)
                 return ranks * (4 * side + channels * ((chunks or pieces) * each + 1))
-            several = collective == "alltoall" and channels * (chunks or 1) > 1
-            each = 4 * side - 3 + 2 * domains if collective == "all_reduce" else 2 * ranks * (1 + several) + domains
+            each = 4 * side - 3 + 2 * domains if collective == "all_reduce" else 2 * ranks + domains
+            if collective == "alltoall" and channels * (chunks or 1) > 1:
+                each += 2 * (domains - 1) * (side - 1)
         case "ring" | "chain" if collective in ROOTED:
             pieces, each = ranks - 1, 2
         case _ if collective == "sendrecv":

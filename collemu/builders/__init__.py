@@ -13,6 +13,7 @@ from collemu.builders import (
     halving_doubling,
     hierarchical,
     nvls,
+    nvls_tree,
     one_shot,
     pairwise,
     pat,
@@ -42,11 +43,11 @@ class GroupedBuilder(Protocol):
 
 
 #: Algorithms that have switches add and copy.
-IN_SWITCH = ("nvls",)
+IN_SWITCH = ("nvls", "nvls_tree")
 
 #: collective -> algorithm -> builder, of the algorithms that know domains.
 GROUPED: dict[str, dict[str, GroupedBuilder]] = {
-    "all_reduce": {"hierarchical": hierarchical.all_reduce},
+    "all_reduce": {"hierarchical": hierarchical.all_reduce, "nvls_tree": nvls_tree.all_reduce},
     "reduce_scatter": {"hierarchical": hierarchical.reduce_scatter},
     "all_gather": {"hierarchical": hierarchical.all_gather},
     "alltoall": {"hierarchical": hierarchical.alltoall},

@@ -46,6 +46,21 @@ class Domains:
         """Rails that a member of a domain carries at most."""
         return -(-self.size // self.members(domain))
 
+    def shards(self) -> tuple[Column, Column, Column]:
+        """As many shards as a full domain has ranks, one for each of them; the ranks of a short one own several.
+
+        Returns
+        -------
+        first, number : ndarray, shape (ranks,)
+            The shards of every rank.
+        owner : ndarray, shape (domains, shards)
+        """
+        rank = np.arange(self.ranks)
+        member, members = rank % self.size, self.members(rank // self.size)
+        first = member * self.size // members
+        number = (member + 1) * self.size // members - first
+        return first, number, np.repeat(rank, number).reshape(self.count, self.size)
+
     def alike(self) -> list[tuple[Column, int]]:
         """Ranks that carry equally many rails at most, and how many: those of full domains, those of a short one."""
         if self.most_rails == 1:

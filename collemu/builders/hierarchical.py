@@ -42,15 +42,10 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None, grou
     rounds = chunks or 1
     here = domains(ranks, group)
     shards, blocks = here.size, here.count
-    everyone = np.arange(ranks)[:, None]
-    domain, member = np.divmod(everyone, shards)
-    members = here.members(domain)
-    shard = member * shards // members  # the first that a rank owns
-    owned = (member + 1) * shards // members - shard
-    owner = np.repeat(everyone, owned[:, 0]).reshape(blocks, shards)
+    shard, owned, owner = here.shards()
     place, rail = (index.reshape(-1, 1) for index in np.indices(owner.shape))
     on_rail = owner.reshape(-1, 1)
-    number = rail - shard[on_rail[:, 0]]  # of a rail among its owner's
+    number = rail - shard[on_rail]  # of a rail among its owner's
     threads = shards + (int(owned.max()) if blocks > 1 else 0)
     assembler = Assembler()
     for channel in range(channels):
@@ -65,8 +60,7 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None, grou
         for turn in range(rounds):
             base = (channel * rounds + turn) * shards * blocks
             mine, theirs, own = (
-                (base + shard[member] * blocks, owned[member] * blocks)
-                for member in (rank[:, 0], peer[:, 0], lone[:, 0])
+                (base + shard[member] * blocks, owned[member] * blocks) for member in (rank, peer, lone)
             )
             adding = {"step": max(4 * turn - 2, 0) + 1, "lone_step": turn}
             add = steps(
@@ -98,7 +92,7 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None, grou
                 ready=(np.where(single, -1, thread), step),
                 before_end=(np.where(number > 0, first_rail + number - 1, -1), end),
             )
-            done = first_rail + owned[rank[:, 0]] - 1, end
+            done = first_rail + owned[rank] - 1, end
             if blocks == 1:  # the thread that adds the last term knows; the others wait for it
                 done = to.adding(rank, np.where(peer == to.last(rank), -1, to.last(rank)), **adding)
             deal = steps(kinds.SEND, src=(OUT, mine[0]), count=mine[1], dep=done)

@@ -56,34 +56,35 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
 
 
 def _add_quarter(assembler: Assembler, grid: Ranks, lane: int, rounds: int) -> None:
-    """Two threads a rank: 2 * lane in the ring along the last axis of the grid, 2 * lane + 1 in that along the first."""
-    size, others = grid.shape[1], grid.shape[0]
-    other, place = (index.reshape(-1, 1) for index in np.indices(grid.shape))
+    """A thread a rank in each ring: 2 * lane along the last axis of the grid, 2 * lane + 1 along the first."""
+    others, size = (int(side) for side in grid.shape)
+    other, place = divmod(np.arange(grid.size)[:, None], size)
     scattered: list[list[Steps]] = []
     collected: list[list[Steps]] = []
-    reduced: list[Steps] = []
+    summed: list[Steps] = []
     for number in range(rounds):
         base = (lane * rounds + number) * grid.size
-        block = base + (place - np.arange(size)) % size * others  # of the ranks 0, 1, 2, ... before
-        own, passed, last = (block[:, at] for at in (slice(1), slice(1, -1), slice(-1, None)))
+        own, after, before = (base + (place + hop) % size * others for hop in (0, 1, -1))
+        reduced = base + (place - np.arange(2, size)) % size * others
+        gathered = base + (place - np.arange(1, size - 1)) % size * others
         scattered.append(
             [
-                steps(kinds.SEND, src=(IN, block[:, 1 % size : 1 % size + 1]), count=others),
-                steps(kinds.RECV_REDUCE_SEND, src=(IN, block[:, 2:]), count=others),
+                steps(kinds.SEND, src=(IN, before), count=others),
+                steps(kinds.RECV_REDUCE_SEND, src=(IN, reduced), count=others),
                 steps(kinds.RECV_REDUCE_COPY, src=(IN, own), dst=(OUT, own), count=others),
             ]
         )
         added = (2 * lane, max(2 * number, 1) * size - 1) if size > 1 else None
-        reduced += turn(other, others, base + place * others, held=OUT if size > 1 else IN, ready=added)
+        summed += turn(other, others, base + place * others, held=OUT if size > 1 else IN, ready=added)
         done = (2 * lane + 1, (2 * others - 1) * (number + 1) - 1)
         collected.append(
             [
                 steps(kinds.SEND, src=(OUT, own), count=others, dep=done),
-                steps(kinds.RECV_COPY_SEND, dst=(OUT, passed), count=others),
-                steps(kinds.RECV, dst=(OUT, last), count=others),
+                steps(kinds.RECV_COPY_SEND, dst=(OUT, gathered), count=others),
+                steps(kinds.RECV, dst=(OUT, after), count=others),
             ]
         )
-    for thread, axis, program in ((2 * lane, 1, one_ahead(scattered, collected)), (2 * lane + 1, 0, reduced)):
+    for thread, axis, program in ((2 * lane, 1, one_ahead(scattered, collected)), (2 * lane + 1, 0, summed)):
         if grid.shape[axis] > 1:
             rank, after, before = (np.roll(grid, -hop, axis).reshape(-1) for hop in (0, 1, -1))
             assembler.add(rank, thread, *program, send_peer=after, recv_peer=before, channel=lane)
