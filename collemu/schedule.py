@@ -324,17 +324,17 @@ def build_schedule(
     root : int
         Root of a broadcast or reduce; must name a rank, and is ignored elsewhere.
     channels : int
-        Independent lanes, each with its own threads and its own share of the chunks. One lane of ``tree`` is
-        a pair of trees on two channels.
+        Independent lanes, each with its own threads and its own share of the chunks. A lane of ``tree`` and
+        ``nvls_tree`` is a pair of trees on two channels, of ``bidirectional_ring`` two, of ``torus_2d`` four.
     chunks : int, optional
         Pieces into which a lane cuts what it would send as one message, worked on one after the other, and
-        pipelined where messages are forwarded. Default: one a hop of the longest path for ``tree``, and for
-        the chains that ``ring`` is in broadcast and reduce; 1 elsewhere.
+        pipelined where messages are forwarded. Default: one a hop of the longest path for ``tree``,
+        ``nvls_tree`` and ``chain`` (as which ``ring`` does broadcast and reduce); 1 elsewhere.
     counts : n x n elements, optional
         Elements from each rank to each, of alltoallv alone.
     group : int, optional
-        Ranks of a domain, for algorithms that know domains (``hierarchical``); ignored elsewhere. The last domain may
-        have fewer. Default: the largest divisor of the ranks that is not above its square root.
+        Ranks of a domain, for algorithms that know domains (``hierarchical``, ``nvls_tree``); ignored elsewhere. The
+        last domain may have fewer. Default: the largest divisor of the ranks that is not above its square root.
 
     Returns
     -------

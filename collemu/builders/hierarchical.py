@@ -90,7 +90,7 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None, grou
                 base + rail * blocks,
                 held=np.where(single, IN, OUT),
                 ready=(np.where(single, -1, thread), step),
-                before_end=(np.where(number > 0, first_rail + number - 1, -1), end),
+                before_end=(np.where(single | (number == 0), -1, first_rail + number - 1), end),
             )
             done = first_rail + owned[rank] - 1, end
             if blocks == 1:  # the thread that adds the last term knows; the others wait for it

@@ -183,7 +183,7 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     refuse_oversized(points)
     systems = {name: load_system(name) for name in {point.system for point in points}}
     schedules = {_lane(point): point.schedule() for point in {_lane(point): point for point in points}.values()}
-    for (_, algorithm), schedule in schedules.items():
+    for (_, _, algorithm), schedule in schedules.items():
         if is_file(algorithm):  # processes would wait for ever for what it never sends
             verify(schedule, slots=min(system.endpoint.fifo_slots for system in systems.values()))
     trials = [
@@ -203,8 +203,8 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     return _Plan(list(zip(points, trials, strict=True)), repeats, warmups, fit.left_out)
 
 
-def _lane(point: options.Point) -> tuple[str, str]:
-    return point.collective, point.algorithm
+def _lane(point: options.Point) -> tuple[str, str, str]:
+    return point.system, point.collective, point.algorithm
 
 
 def _points(arguments: argparse.Namespace, ranks: int, fit: Fit) -> list[options.Point]:

@@ -25,6 +25,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
     )
+    options.add_group_flag(parser)
     parser.add_argument("--in-place", action="store_true", help="input and output are one buffer")
     parser.add_argument("--proto", default="Simple", metavar="P", help="Simple, LL or LL128 (default Simple)")
 
@@ -46,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = options.whole(arguments.ranks, "--ranks", least=1)
     channels, chunks = options.lanes(arguments)
     root = options.whole(arguments.root, "-r", least=0)
-    schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks)
+    group = options.group(arguments)
+    schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks, group=group)
     if arguments.in_place:
         schedule = replace(schedule, in_place=True)
     text = msccl_text(schedule, arguments.proto)

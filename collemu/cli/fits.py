@@ -36,14 +36,13 @@ class Fit:
     def refusal(self, point: "Point", system: "System") -> str | None:
         """Why the switches of a system cannot do what the algorithm of a point asks of them, or None."""
         from collemu.builders import IN_SWITCH
-        from collemu.cli.points import build
         from collemu.in_switch import refuse_in_switch
         from collemu.memory import payload_of
         from collemu.recipe import Recipe
 
         if point.algorithm not in IN_SWITCH:
             return None
-        schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+        schedule = point.schedule()
         try:
             refuse_in_switch(
                 schedule, system, payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)

@@ -12,7 +12,7 @@ from collemu.cli import options
 from collemu.cli.fits import Fit, beyond, count_not_finite
 from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
-from collemu.cli.points import build, load, refuse_oversized, settled
+from collemu.cli.points import load, refuse_oversized, settled
 from collemu.cli.progress import Progress
 from collemu.collectives import INPUT_PER_RANK, ROOTED
 from collemu.interop import nccl_tests
@@ -229,7 +229,7 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
         notes.append(f"data {tensor.origin}: {how}")
         notes += filter(None, [beyond(tensor, point.dtype)])
     point = settled(point, system)
-    schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+    schedule = point.schedule()
     numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "wire": point.wire, "protocol": point.protocol}
     outcome = None
     if check:

@@ -24,13 +24,15 @@ def load(name: str) -> "System":
 
 
 @lru_cache(maxsize=8)
-def build(collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None) -> "Schedule":
+def build(
+    collective: str, algorithm: str, ranks: int, root: int, channels: int, chunks: int | None, group: int | None
+) -> "Schedule":
     """A schedule, built or read once for all sizes, dtypes and wire formats."""
     from collemu import build_schedule
 
     if is_file(algorithm):
         return load_for(algorithm, [collective])
-    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks)
+    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks, group=group)
 
 
 def settled(point: Point, system: "System") -> Point:
@@ -77,7 +79,7 @@ def refuse_oversized(points: Iterable[Point]) -> None:
             continue
         try:
             point = settled(asked, system)
-            schedule = build(point.collective, point.algorithm, point.ranks, point.root, point.channels, point.chunks)
+            schedule = point.schedule()
             payload = payload_of(point.collective, point.dtype, Recipe(wire=point.wire), point.op)
             lowered = lower(schedule, point.count, item_bytes=payload.held.item_bytes, wire=payload.wire)
             routes_of(lowered.messages, system, system.protocols[point.protocol])

@@ -38,6 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
     )
+    options.add_group_flag(parser)
     parser.add_argument("--slots", default="2", metavar="N", help="FIFO slots of a connection (default 2)")
 
 
@@ -90,13 +91,21 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
     rank_counts = parse_numbers(arguments.ranks or DEFAULT_RANKS, "--ranks", MOST_RANKS)
     root = options.whole(arguments.root, "-r", least=0)
     channels, chunks = options.lanes(arguments)
+    group = options.group(arguments)
     lines: dict[tuple[str, str], dict[str, Callable[[], Schedule]]] = {}
     for collective, name in runs:
         schedules = lines[collective, name] = {}
         if not is_file(name):
             for ranks in rank_counts:
                 schedules[f"{ranks} ranks"] = partial(
-                    collemu.build_schedule, collective, name, ranks, root=root, channels=channels, chunks=chunks
+                    collemu.build_schedule,
+                    collective,
+                    name,
+                    ranks,
+                    root=root,
+                    channels=channels,
+                    chunks=chunks,
+                    group=group,
                 )
             continue
         for schedule in load_layouts(name, collective):

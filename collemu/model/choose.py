@@ -50,7 +50,7 @@ def choose_algorithm(
     reason = ValueError(f"no algorithm for {collective}")
     for name in algorithms(collective, system):
         try:
-            schedule = _schedule(collective, name, ranks, root, channels, chunks)
+            schedule = _schedule(collective, name, ranks, root, channels, chunks, system.group_of(ranks))
             refuse_in_switch(schedule, system, payload)
         except ValueError as error:
             reason = error
@@ -69,8 +69,10 @@ def choose_algorithm(
 
 
 @lru_cache(maxsize=64)
-def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None) -> Schedule:
-    return build_schedule(collective, name, ranks, root=root, channels=channels, chunks=chunks)
+def _schedule(
+    collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None, group: int | None
+) -> Schedule:
+    return build_schedule(collective, name, ranks, root=root, channels=channels, chunks=chunks, group=group)
 
 
 @lru_cache(maxsize=256)
