@@ -56,9 +56,10 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
 
 
 def _add_quarter(assembler: Assembler, grid: Ranks, lane: int, rounds: int) -> None:
-    """A thread a rank in each ring: 2 * lane along the last axis of the grid, 2 * lane + 1 along the first."""
+    """A thread a rank in each ring: along the last axis of the grid, if that is more than one rank, and the first."""
     others, size = (int(side) for side in grid.shape)
     other, place = divmod(np.arange(grid.size)[:, None], size)
+    near, far = (2 * lane, 2 * lane + 1) if size > 1 else (-1, lane)
     scattered: list[list[Steps]] = []
     collected: list[list[Steps]] = []
     summed: list[Steps] = []
@@ -74,9 +75,9 @@ def _add_quarter(assembler: Assembler, grid: Ranks, lane: int, rounds: int) -> N
                 steps(kinds.RECV_REDUCE_COPY, src=(IN, own), dst=(OUT, own), count=others),
             ]
         )
-        added = (2 * lane, max(2 * number, 1) * size - 1) if size > 1 else None
+        added = (near, max(2 * number, 1) * size - 1)
         summed += turn(other, others, base + place * others, held=OUT if size > 1 else IN, ready=added)
-        done = (2 * lane + 1, (2 * others - 1) * (number + 1) - 1)
+        done = (far, (2 * others - 1) * (number + 1) - 1)
         collected.append(
             [
                 steps(kinds.SEND, src=(OUT, own), count=others, dep=done),
@@ -84,7 +85,7 @@ def _add_quarter(assembler: Assembler, grid: Ranks, lane: int, rounds: int) -> N
                 steps(kinds.RECV, dst=(OUT, after), count=others),
             ]
         )
-    for thread, axis, program in ((2 * lane, 1, one_ahead(scattered, collected)), (2 * lane + 1, 0, summed)):
+    for thread, axis, program in ((near, 1, one_ahead(scattered, collected)), (far, 0, summed)):
         if grid.shape[axis] > 1:
             rank, after, before = (np.roll(grid, -hop, axis).reshape(-1) for hop in (0, 1, -1))
             assembler.add(rank, thread, *program, send_peer=after, recv_peer=before, channel=lane)
