@@ -2,7 +2,7 @@
 
 Every rank has a block. The tree brings it that, and those of all ranks below it, and the ring the rest: everything
 once. The root sends less than twice the data, and no other rank more than the data and half of it: for long messages,
-in a few steps more than a chain (`ring`) has hops, and without its many pieces.
+in a few steps more than a `chain` has hops, and without its many pieces.
 
 Source: M. Barnett, L. Shuler, R. van de Geijn, S. Gupta, D. Payne, J. Watts, Interprocessor collective communication
 library, 1994; MPICH for long messages. A ring in which nobody is sent what it has: H. Zhou, V. Marjanovic,
