@@ -334,6 +334,7 @@ def build_schedule(
     channels: int = 1,
     chunks: int | None = None,
     counts: Sequence[Sequence[int]] | NDArray[Any] | None = None,
+    group: int | None = None,
 ) -> Schedule:
     """Write out an algorithm for a number of ranks.
 
@@ -346,15 +347,18 @@ def build_schedule(
     root : int
         Root of a broadcast, reduce, gather or scatter; must name a rank, and is ignored elsewhere.
     channels : int
-        Independent lanes, each with its own threads and its own share of the chunks. One lane of ``tree`` is
-        a pair of trees on two channels.
+        Independent lanes, each with its own threads and its own share of the chunks. A lane of ``tree`` and
+        ``nvls_tree`` is a pair of trees on two channels, of ``bidirectional_ring`` two, of ``torus_2d`` four.
     chunks : int, optional
         Pieces into which a lane cuts what it would send as one message, worked on one after the other, and
-        pipelined where messages are forwarded. Default: one a hop of the longest path for ``tree``, and for
-        the chains that ``ring`` is in broadcast and reduce; 1 elsewhere.
+        pipelined where messages are forwarded. Default: one a hop of the longest path for ``tree``,
+        ``nvls_tree`` and ``chain`` (as which ``ring`` does broadcast and reduce); 1 elsewhere.
     counts : n x n elements, optional
         Elements from each rank (row) to each (column), of alltoallv alone, which needs them. No message goes where
         there is nothing to send.
+    group : int, optional
+        Ranks of a domain, for algorithms that know domains (``hierarchical``, ``nvls_tree``); ignored elsewhere. The
+        last domain may have fewer. Default: the largest divisor of the ranks that is not above its square root.
 
     Returns
     -------
@@ -367,7 +371,7 @@ def build_schedule(
         For an unknown name, a number that is out of range, or more than `MOST_OPERATIONS`; the text says what is
         possible.
     """
-    from collemu.builders import BUILDERS
+    from collemu.builders import BUILDERS, GROUPED
     from collemu.builders.counted import with_counts
 
     _refuse_unknown_collective(collective)
@@ -382,15 +386,17 @@ def build_schedule(
     if chunks is not None:
         chunks = whole(chunks, "chunks", least=1)
     matrix = counts_matrix(collective, ranks, counts)
-    operations = operations_at_most(collective, algorithm, ranks, channels, chunks)
+    group = None if group is None else whole(group, "group", least=1)
+    operations = operations_at_most(collective, algorithm, ranks, channels, chunks, group)
     if operations > MOST_OPERATIONS:
         raise ValueError(
             f"{algorithm} {collective} of {ranks} ranks (channels={channels}, chunks={chunks}) has about "
             f"{operations:,} operations, over the limit of {MOST_OPERATIONS:,}; choose fewer ranks, channels or chunks"
         )
-    schedule = BUILDERS[collective][algorithm](
-        ranks, root=root if collective in ROOTED else 0, channels=channels, chunks=chunks
-    )
+    root = root if collective in ROOTED else 0
+    if algorithm in GROUPED.get(collective, ()):
+        return GROUPED[collective][algorithm](ranks, root=root, channels=channels, chunks=chunks, group=group)
+    schedule = BUILDERS[collective][algorithm](ranks, root=root, channels=channels, chunks=chunks)
     return schedule if matrix is None else with_counts(schedule, matrix)
 
 
@@ -401,7 +407,9 @@ def _refuse_unknown_collective(collective: str) -> None:
         raise ValueError(f"no collective {collective!r}; choose {', '.join(BUILDERS)}")
 
 
-def operations_at_most(collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None) -> int:
+def operations_at_most(
+    collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None, group: int | None = None
+) -> int:
     """A bound on the operations of a built-in schedule, at most twice their number from 4 ranks on."""
     if ranks == 1:
         return 1
@@ -431,10 +439,30 @@ def operations_at_most(collective: str, algorithm: str, ranks: int, channels: in
             each = ranks // 2 + 2
         case "direct" if collective in ("gather", "scatter"):
             each = 2
-        case "ring" if collective in ROOTED:
+        case "torus_2d":
+            ranks, each = 4 * ranks, 2 * sum(_sides(ranks, None))
+        case "hierarchical" | "nvls_tree":
+            side, domains = _sides(ranks, group)
+            ranks = side * domains  # that of the last domain carries as much
+            if algorithm == "nvls_tree":
+                pieces, channels = max(2 * (domains.bit_length() - 1), 1), 2 * channels
+                each = 2 + (3 if domains > 1 else 0)
+                return ranks * (4 * side + channels * ((chunks or pieces) * each + 1))
+            each = 4 * side - 3 + 2 * domains if collective == "all_reduce" else 2 * ranks + domains
+            if collective == "alltoall" and channels * (chunks or 1) > 1:
+                each += 2 * (domains - 1) * (side - 1)
+        case "ring" | "chain" if collective in ROOTED:
             pieces, each = ranks - 1, 2
         case _ if collective == "sendrecv":
             each = 2
         case _:
             pass
     return ranks * channels * (chunks or pieces) * each
+
+
+def _sides(ranks: int, group: int | None) -> tuple[int, int]:
+    """Ranks of a domain, and domains; where too many to be factorised in time, as of one rank each."""
+    from collemu.builders.domains import nearly_square
+
+    side = min(group or (nearly_square(ranks) if ranks <= MOST_OPERATIONS else 1), ranks)
+    return side, -(-ranks // side)

@@ -31,6 +31,8 @@ BUILT_IN = [(collective, name) for collective in COLLECTIVES for name in algorit
 NEEDS_TWO_SLOTS = {
     ("all_reduce", "ring"),
     ("all_reduce", "bidirectional_ring"),
+    ("all_reduce", "torus_2d"),
+    ("all_reduce", "hierarchical"),
     ("reduce_scatter", "ring"),
     ("all_gather", "ring"),
 }
@@ -121,6 +123,11 @@ def log2_up(n):
     return (n - 1).bit_length()
 
 
+def sides(n):
+    """Of the most nearly square rectangle."""
+    return min(((side, n // side) for side in range(1, n + 1) if n % side == 0), key=sum)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 12, 72])
 @pytest.mark.parametrize(
     ("collective", "algorithm", "messages", "depth", "share"),
@@ -128,6 +135,13 @@ def log2_up(n):
         # Messages a rank, steps, and what a rank sends in units of its `count` elements.
         ("all_reduce", "ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
         ("all_reduce", "bidirectional_ring", lambda n: 4 * (n - 1), lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
+        (
+            "all_reduce",
+            "torus_2d",
+            lambda n: 8 * (sum(sides(n)) - 2),
+            lambda n: 2 * (sum(sides(n)) - 2),
+            lambda n: 2 * (n - 1) / n,
+        ),
         ("all_reduce", "one_shot", lambda n: n - 1, lambda _: 1, lambda n: n - 1),
         ("all_reduce", "two_shot", lambda n: 2 * (n - 1), lambda _: 2, lambda n: 2 * (n - 1) / n),
         ("reduce_scatter", "ring", lambda n: n - 1, lambda n: n - 1, lambda n: n - 1),
@@ -156,7 +170,10 @@ def test_steps_and_bytes_are_the_textbook_s(n, collective, algorithm, messages, 
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 12, 72])
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_a_chain_sends_every_piece_over_every_hop(n, collective):
-    schedule = build_schedule(collective, "ring", n, root=1, chunks=5)
+    schedule = build_schedule(collective, "chain", n, root=1, chunks=5)
+    ring = build_schedule(collective, "ring", n, root=1, chunks=5)
+    assert schedule.algorithm == "chain"
+    assert (schedule.ops == ring.ops).all() and (schedule.threads == ring.threads).all()
     report = verify(schedule)
     assert report.depth == n - 1
     idle = 0 if collective == "broadcast" else 1
@@ -250,11 +267,15 @@ def test_scatter_allgather_brings_everything_once(n):
         ("reduce", "binomial"),
         ("gather", "binomial"),
         ("scatter", "binomial"),
+        ("all_reduce", "hierarchical"),
+        ("reduce_scatter", "hierarchical"),
+        ("all_gather", "hierarchical"),
+        ("alltoall", "hierarchical"),
     ],
 )
 @pytest.mark.parametrize("n", [3, 4, 7])
 def test_every_dependency_counts(collective, algorithm, n):
-    schedule = build_schedule(collective, algorithm, n, chunks=2)
+    schedule = build_schedule(collective, algorithm, n, chunks=2, group=2)
     dependent = np.flatnonzero(schedule.ops["dep"] >= 0)
     # of 3 ranks none has a block of another to pass on
     assert len(dependent) or (collective in ("gather", "scatter") and n == 3)
@@ -383,6 +404,11 @@ def test_what_is_distributed_is_published_once(collective, algorithm, n):
         ("all_reduce", "ring"): schedule.output_chunks,
         ("all_reduce", "bidirectional_ring"): schedule.output_chunks,
         ("all_reduce", "tree"): schedule.output_chunks,
+        ("all_reduce", "torus_2d"): schedule.output_chunks,
+        ("all_reduce", "hierarchical"): schedule.output_chunks,
+        ("all_reduce", "nvls_tree"): schedule.output_chunks,
+        ("all_gather", "hierarchical"): schedule.output_chunks,
+        ("broadcast", "chain"): schedule.output_chunks,
         ("all_reduce", "two_shot"): schedule.output_chunks,
         ("all_reduce", "halving_doubling"): schedule.output_chunks,
         ("all_gather", "ring"): schedule.output_chunks,

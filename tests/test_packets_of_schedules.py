@@ -43,7 +43,7 @@ def chunk_elements(schedule: Schedule, op: np.void, count: int) -> list[int]:
     chunks = range(op[side], op[side] + op["count"])
     k = schedule.region_chunks
     if buffer == kinds.SCRATCH:  # as much for each chunk of a region, one chunk after the other, or region by region
-        by_region = schedule.algorithm == "recursive_halving"
+        by_region = schedule.algorithm in ("recursive_halving", "hierarchical")
         places = [chunk % k if by_region else chunk // (schedule.scratch_chunks // k) for chunk in chunks]
         return [count // k + (place < count % k) for place in places]
     starts = schedule.chunk_starts(buffer, count)
@@ -177,6 +177,21 @@ def test_switch_groups_take_the_femtoseconds_of_the_page(group):
     """What nvls does is no all_reduce in groups, but it takes its time."""
     schedule = replace(collemu.build_schedule("all_reduce", "nvls", 6), group_ranks=group)
     assert_takes_the_femtoseconds_of_the_page(schedule, ADDING, 2, 1003, "none", "simple")
+
+
+@pytest.mark.parametrize(("ranks", "group"), [(4, 2), (5, 2), (6, 3), (6, 6)])
+@pytest.mark.parametrize("protocol", ["simple", "ll128"])
+def test_nvls_trees_take_the_femtoseconds_of_the_page(ranks, group, protocol):
+    schedule = collemu.build_schedule("all_reduce", "nvls_tree", ranks, group=group)
+    assert_takes_the_femtoseconds_of_the_page(schedule, ADDING, 2, 777, "none", protocol)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather", "alltoall"])
+@pytest.mark.parametrize(("ranks", "group", "wire"), [(5, 2, "none"), (5, 3, "mxfp4"), (6, 6, "mxfp4")])
+def test_hierarchical_takes_the_femtoseconds_of_the_page(collective, ranks, group, wire):
+    schedule = collemu.build_schedule(collective, "hierarchical", ranks, group=group, chunks=2)
+    slots = collemu.verify(schedule, slots=8).least_slots
+    assert_takes_the_femtoseconds_of_the_page(schedule, SYSTEM, slots, 777, wire, "simple")
 
 
 def assert_takes_the_femtoseconds_of_the_page(schedule, base, slots, count, wire, protocol):

@@ -8,7 +8,7 @@ import pytest
 from collemu_kernels import kinds
 
 from collemu.builders import BUILDERS
-from collemu.builders.assembly import Assembler, interleave, steps
+from collemu.builders.assembly import ABSENT, Assembler, interleave, steps
 from collemu.counts import staircase
 from collemu.schedule import OP, THREAD, ScheduleError, algorithms, build_schedule, operations_at_most
 
@@ -173,6 +173,26 @@ def test_a_dependency_on_nothing_is_refused(dep):
     assembler.add(0, 0, steps(kinds.NOP))
     assembler.add(0, 1, steps(kinds.NOP, dep=dep))
     with pytest.raises(ScheduleError, match=r"rank 0 thread 1 step 0 depends on thread \d step -?\d, which"):
+        assembler.schedule("all_reduce", "mine", 1, input_chunks=1, output_chunks=1)
+
+
+def test_absent_steps_leave_no_operation():
+    """Who depends on one waits for what its thread has before it; a thread of nothing else is none."""
+    assembler = Assembler()
+    kind = np.array([[kinds.NOP, ABSENT, kinds.NOP], [ABSENT] * 3, [kinds.NOP, kinds.NOP, ABSENT]])
+    assembler.add([0, 1, 1], [0, 0, 1], steps(kind))
+    assembler.add([0, 1], 2, steps(kinds.NOP, dep=([[0], [1]], [[1, 2]])))
+    schedule = assembler.schedule("all_reduce", "mine", 2, input_chunks=1, output_chunks=1)
+    assert schedule.threads[["rank", "id"]].tolist() == [(0, 0), (0, 2), (1, 1), (1, 2)]
+    assert schedule.threads["first"].tolist() == [0, 2, 4, 6]
+    assert schedule.ops["dep"].tolist() == [-1, -1, 0, 1, -1, -1, 5, 5]
+
+
+def test_a_dependency_on_what_is_absent_and_the_first_is_refused():
+    assembler = Assembler()
+    assembler.add(0, 0, steps([[ABSENT, kinds.NOP]]))
+    assembler.add(0, 1, steps(kinds.NOP, dep=(0, 0)))
+    with pytest.raises(ScheduleError, match="operation 1 depends on an absent step, and its thread has none before"):
         assembler.schedule("all_reduce", "mine", 1, input_chunks=1, output_chunks=1)
 
 

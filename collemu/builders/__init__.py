@@ -11,7 +11,9 @@ from collemu.builders import (
     chain,
     direct,
     halving_doubling,
+    hierarchical,
     nvls,
+    nvls_tree,
     one_shot,
     pairwise,
     pat,
@@ -19,6 +21,7 @@ from collemu.builders import (
     recursive_halving,
     ring,
     scatter_allgather,
+    torus_2d,
     tree,
     two_shot,
 )
@@ -31,8 +34,24 @@ class Builder(Protocol):
     def __call__(self, ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule: ...
 
 
+class GroupedBuilder(Protocol):
+    """Writes out an algorithm that knows domains, of ``group`` ranks."""
+
+    def __call__(
+        self, ranks: int, *, root: int, channels: int, chunks: int | None, group: int | None = None
+    ) -> Schedule: ...
+
+
 #: Algorithms that have switches add and copy.
-IN_SWITCH = ("nvls",)
+IN_SWITCH = ("nvls", "nvls_tree")
+
+#: collective -> algorithm -> builder, of the algorithms that know domains.
+GROUPED: dict[str, dict[str, GroupedBuilder]] = {
+    "all_reduce": {"hierarchical": hierarchical.all_reduce, "nvls_tree": nvls_tree.all_reduce},
+    "reduce_scatter": {"hierarchical": hierarchical.reduce_scatter},
+    "all_gather": {"hierarchical": hierarchical.all_gather},
+    "alltoall": {"hierarchical": hierarchical.alltoall},
+}
 
 #: collective -> algorithm -> builder.
 BUILDERS: dict[str, dict[str, Builder]] = {
@@ -44,7 +63,9 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "halving_doubling": halving_doubling.all_reduce,
         "recursive_doubling": recursive_doubling.all_reduce,
         "bidirectional_ring": bidirectional_ring.all_reduce,
+        "torus_2d": torus_2d.all_reduce,
         "nvls": nvls.all_reduce,
+        **GROUPED["all_reduce"],
     },
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
@@ -53,6 +74,7 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "bruck": bruck.reduce_scatter,
         "pat": pat.reduce_scatter,
         "nvls": nvls.reduce_scatter,
+        **GROUPED["reduce_scatter"],
     },
     "all_gather": {
         "ring": ring.all_gather,
@@ -61,16 +83,29 @@ BUILDERS: dict[str, dict[str, Builder]] = {
         "bruck": bruck.all_gather,
         "pat": pat.all_gather,
         "nvls": nvls.all_gather,
+        **GROUPED["all_gather"],
     },
     "broadcast": {
         "ring": ring.broadcast,
         "tree": tree.broadcast,
         "binomial": binomial.broadcast,
         "scatter_allgather": scatter_allgather.broadcast,
+        "chain": chain.broadcast,
         "nvls": nvls.broadcast,
     },
-    "reduce": {"ring": ring.reduce, "tree": tree.reduce, "binomial": binomial.reduce, "nvls": nvls.reduce},
-    "alltoall": {"direct": direct.alltoall, "pairwise": pairwise.alltoall, "bruck": bruck.alltoall},
+    "reduce": {
+        "ring": ring.reduce,
+        "tree": tree.reduce,
+        "binomial": binomial.reduce,
+        "chain": chain.reduce,
+        "nvls": nvls.reduce,
+    },
+    "alltoall": {
+        "direct": direct.alltoall,
+        "pairwise": pairwise.alltoall,
+        "bruck": bruck.alltoall,
+        **GROUPED["alltoall"],
+    },
     "alltoallv": {"direct": direct.alltoallv, "pairwise": pairwise.alltoallv},
     "gather": {"direct": direct.gather, "chain": chain.gather, "binomial": binomial.gather},
     "scatter": {"direct": direct.scatter, "chain": chain.scatter, "binomial": binomial.scatter},

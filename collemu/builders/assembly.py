@@ -2,7 +2,9 @@
 
 A block is T threads of L steps each. Every field of a step may be a number, a row (one value a step) or a
 column (one value a thread, shape (T, 1)): NumPy broadcasting writes the algorithm out. Dependencies are given
-as (thread id, step) of the same rank and become indices into the table once all blocks are known.
+as (thread id, step) of the same rank and become indices into the table once all blocks are known. Where threads of a
+block are not equally long, steps of kind `ABSENT` fill up the rows: they count as steps here, and leave no operation.
+Who depends on one waits for what its thread has before it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from collemu.schedule import OP, THREAD, Schedule, ScheduleError
 #: An operation before the tables are laid out: its dependency is a (thread id, step) pair.
 _PLAIN = [(name, OP[name]) for name in OP.names or () if name != "dep"]
 STEP = np.dtype([*_PLAIN, ("dep_thread", "<i4"), ("dep_step", "<i4")])
+
+#: Kind of a step that is not there.
+ABSENT = 255
 
 Steps = NDArray[Any]
 Place = tuple[ArrayLike, ArrayLike]
@@ -69,6 +74,14 @@ def interleave(*blocks: Steps) -> Steps:
     rows, length = np.broadcast_shapes(*(block.shape for block in blocks))
     same = [np.broadcast_to(block, (rows, length)) for block in blocks]
     return np.stack(same, axis=2).reshape(rows, length * len(blocks))
+
+
+def one_ahead(first: list[list[Steps]], second: list[list[Steps]]) -> list[Steps]:
+    """The first half of every round, and the second after the first of the next: something to do while it waits."""
+    program = [*first[0]]
+    for begun, left in zip([*first[1:], []], second, strict=True):
+        program += [*begun, *left]
+    return program
 
 
 class Assembler:
@@ -133,7 +146,7 @@ class Assembler:
         ScheduleError
             When two threads of a rank have the same id, or a dependency names no (thread, step).
         """
-        threads, ops = _lay_out(self._threads, self._steps)
+        threads, ops = _without_absent(*_lay_out(self._threads, self._steps))
         return Schedule(
             collective,
             algorithm,
@@ -182,6 +195,24 @@ def _lay_out(tables: list[NDArray[Any]], blocks: list[Steps]) -> tuple[NDArray[A
     return threads, ops
 
 
+def _without_absent(threads: NDArray[Any], ops: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    there = ops["kind"] != ABSENT
+    if there.all():
+        return threads, ops
+    before = np.append(0, np.cumsum(there, dtype=np.int64))
+    dep = ops["dep"][there].astype(np.int64)
+    begin = np.repeat(threads["first"], threads["length"])  # of the thread of every step
+    target = np.where(dep < 0, -1, before[dep + 1] - 1)
+    if (lost := np.flatnonzero((dep >= 0) & (target < before[begin[dep]]))).size:
+        raise ScheduleError(f"operation {lost[0]} depends on an absent step, and its thread has none before")
+    ops = ops[there]
+    ops["dep"] = target
+    first = threads["first"].astype(np.int64)
+    threads["length"] = before[first + threads["length"]] - before[first]
+    threads["first"] = before[first]
+    return threads[threads["length"] > 0], ops
+
+
 def _thread_key(rank: NDArray[Any], thread: NDArray[Any]) -> NDArray[np.int64]:
     return (rank.astype(np.int64) << 32) + thread
 
@@ -189,7 +220,7 @@ def _thread_key(rank: NDArray[Any], thread: NDArray[Any]) -> NDArray[np.int64]:
 def _resolve_dependencies(
     written: NDArray[Any], block: Steps, threads: NDArray[Any], key: NDArray[np.int64], mine: NDArray[Any]
 ) -> None:
-    row, step = np.nonzero(block["dep_thread"] >= 0)
+    row, step = np.nonzero((block["dep_thread"] >= 0) & (block["kind"] != ABSENT))
     if len(row) == 0:
         return
     dependent = block[row, step]

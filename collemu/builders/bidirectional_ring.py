@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from collemu.builders.assembly import Assembler
-from collemu.builders.ring import turns
+from collemu.builders.ring import turn
 from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
@@ -28,8 +28,10 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
     assembler = Assembler()
     for lane in range(lanes):
         direction = -1 if lane % 2 else 1
+        bases = (lane * rounds + np.arange(rounds)) * ranks
         after, before = (rank + direction) % ranks, (rank - direction) % ranks
-        program = [part[rank * direction] for part in turns(ranks, lane, rounds)]
+        place = (rank * direction % ranks)[:, None]
+        program = [part for base in bases for part in turn(place, ranks, base)]
         assembler.add(rank, lane, *program, send_peer=after, recv_peer=before, channel=lane)
     total = lanes * rounds * ranks
     return assembler.schedule(

@@ -1,7 +1,7 @@
 """Binomial tree: in every step, each rank that has the data gives it to one that has not.
 
 The fewest steps, log2 of the ranks, each with all of the data: for short messages. Long ones do better in a `tree` or
-a chain (`ring`), whose ranks send them no more than twice, or once, piece by piece.
+a `chain`, whose ranks send them no more than twice, or once, piece by piece.
 
 Source: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication operations in MPICH, 2005.
 """

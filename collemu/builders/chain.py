@@ -1,14 +1,23 @@
-"""Chain: ranks stand in a line that ends at the root, and pass on what is not theirs, one block after the other.
+"""Chain: from rank to rank, piece by piece, so that all links of the way work at once.
 
-The root has one neighbour, so that one link carries all of its data; `direct` and `binomial` need as many as there are.
-What a rank passes on lies in its output meanwhile.
+What `ring` is in broadcast and reduce, by the name that the textbooks have for it. Every rank but the ends receives and
+sends all of the data once, S / B for size S at rate B, in (pieces + n - 2) / pieces times that: for long messages, over
+few ranks. A `tree` needs fewer pieces to fill its shorter ways, `binomial` the fewest steps. In gather and scatter the
+line ends at the root, whose one neighbour's link carries all of its data; ranks pass on what is not theirs, one block
+after the other, and it lies in their output meanwhile.
+
+Source: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication operations in MPICH, 2005, who
+compare it with the binomial tree; NCCL calls it ring.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from collemu_kernels import kinds
 
+from collemu.builders import ring
 from collemu.builders.assembly import Assembler, steps
 from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
@@ -77,3 +86,13 @@ def scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sche
     return assembler.schedule(
         "scatter", "chain", ranks, root=root, channels=channels, input_chunks=ranks * total, output_chunks=total
     )
+
+
+def broadcast(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """n - 1 messages a piece and channel, from the root on; default one piece a hop."""
+    return replace(ring.broadcast(ranks, root=root, channels=channels, chunks=chunks), algorithm="chain")
+
+
+def reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
+    """n - 1 messages a piece and channel, to the root; default one piece a hop."""
+    return replace(ring.reduce(ranks, root=root, channels=channels, chunks=chunks), algorithm="chain")

@@ -14,7 +14,7 @@ import numpy as np
 from collemu_kernels import kinds
 from numpy.typing import ArrayLike, NDArray
 
-from collemu.builders.assembly import Steps, steps
+from collemu.builders.assembly import ABSENT, Steps, steps
 
 Ranks = NDArray[np.int64]
 
@@ -83,4 +83,4 @@ def region_steps(
     at = (first + within) * total + chunk
     if dep is not None:  # the others follow the first
         dep = np.where(within == 0, dep[0], -1), dep[1]
-    return steps(np.where(within < number, kind, kinds.NOP), src=(src, at), dst=(dst, at), dep=dep)
+    return steps(np.where(within < number, kind, ABSENT), src=(src, at), dst=(dst, at), dep=dep)

@@ -3,7 +3,11 @@
 A rank's links carry S(1 + 1/n) bytes each way in an all_reduce instead of 2S(n-1)/n, and no rank adds anything. One
 piece is added before it is stored: to do both at once, which large sizes need, takes several pieces (``chunks``). The
 ranks whose memory is read and written do nothing themselves, so ranks tell each other with empty messages from when on,
-and until when, their memory may be touched.
+and until when, their memory may be touched. It wins for all but the smallest messages, whose signals take longer, where
+the switches of one stage can do it (`collemu.in_switch`); over several domains there is `nvls_tree`.
+
+Source: B. Klenk, N. Jiang, G. Thorson, L. Dennison, An in-network architecture for accelerating shared-memory
+multiprocessor collectives, 2020; NVLS of NCCL 2.17.
 """
 
 from __future__ import annotations
@@ -12,14 +16,16 @@ from collections.abc import Callable
 
 import numpy as np
 from collemu_kernels import kinds
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from collemu.builders.assembly import Assembler, steps
+from collemu.builders.peers import Peers, peers
 from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
 IN, OUT = kinds.INPUT, kinds.OUTPUT
 REDUCE, STORE = kinds.MULTIMEM_REDUCE, kinds.MULTIMEM_STORE
+TELL, HEAR = steps(kinds.SEND, count=0), steps(kinds.RECV, count=0)
 
 Chunks = NDArray[np.int64]
 #: What a rank has the switch do for a piece, one after the other: kind, first chunks read and written.
@@ -70,6 +76,24 @@ def reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sched
     )
 
 
+def add_signals(assembler: Assembler, to: Peers, ended: tuple[ArrayLike, ArrayLike]) -> None:
+    """Thread t of a rank tells its t-th peer, and hears from it, before and after.
+
+    After step 1 of the last of these threads a rank has heard from all peers.
+
+    Parameters
+    ----------
+    to : Peers
+        Of channel 0.
+    ended : (thread id, step)
+        After which the rank does not touch the memory of others any more; columns, or one for all.
+    """
+    rank, thread, peer = to.rank[:, 0], to.thread[:, 0], to.peer[:, 0]
+    hear_in_turn = steps(kinds.RECV, count=0, dep=(to.thread - 1, 1))
+    program = TELL, hear_in_turn, steps(kinds.SEND, count=0, dep=ended), HEAR
+    assembler.add(rank, thread, *program, send_peer=peer, recv_peer=peer)
+
+
 def _schedule(
     collective: str,
     work: Callable[[Chunks, Chunks], Work],
@@ -105,16 +129,15 @@ def _schedule(
             thread += 1
         ended = (thread - 1, pieces if channel > 0 else pieces - 1)
 
-    tell, hear = steps(kinds.SEND, count=0), steps(kinds.RECV, count=0)
-    worker, offset = (each.reshape(-1) for each in np.meshgrid(workers, np.arange(ranks - 1), indexing="ij"))
-    peer = (worker + 1 + offset) % ranks
-    after_the_peer_before = (offset[:, None] - 1, all_told[1])
-    hear_last = steps(kinds.RECV, count=0, dep=after_the_peer_before)
-    tell_end = steps(kinds.SEND, count=0, dep=ended)
-    program = [tell, hear_last, tell_end, hear] if root is None else [hear_last, tell_end]
-    assembler.add(worker, offset, *program, send_peer=peer, recv_peer=peer)
-    if root is not None:
-        assembler.add(peer, 0, tell, hear, send_peer=root, recv_peer=root)
+    if root is None:
+        add_signals(assembler, peers(ranks, 0), ended)
+    else:
+        offset = np.arange(ranks - 1)
+        peer = (root + 1 + offset) % ranks
+        hear_in_turn = steps(kinds.RECV, count=0, dep=(offset[:, None] - 1, 0))
+        program = hear_in_turn, steps(kinds.SEND, count=0, dep=ended)
+        assembler.add(root, offset, *program, send_peer=peer, recv_peer=peer)
+        assembler.add(peer, 0, TELL, HEAR, send_peer=root, recv_peer=root)
     total = channels * pieces
     return assembler.schedule(
         collective,

@@ -4,19 +4,24 @@ all_reduce, reduce_scatter and all_gather start with another chunk on each rank,
 the time: the least bytes, but as many steps as ranks. broadcast and reduce are pipelined chains that begin or
 end at the root (elsewhere an algorithm of its own, chain). The order of the chunks is that of NCCL's ring. The
 turns need two FIFO slots a connection: with one, every rank would wait for the next to take what it has sent.
+
+It wins for long messages over few ranks, and where only neighbours are joined.
+
+Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009; NCCL.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from collemu_kernels import kinds
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from collemu.builders.assembly import Assembler, Steps, interleave, steps
 from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
 IN, OUT = kinds.INPUT, kinds.OUTPUT
+Places = NDArray[np.int64]
 
 
 def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
@@ -28,28 +33,44 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
         return single_rank("all_reduce", "ring")
     rounds = chunks or 1
     assembler = Assembler()
+    place = np.arange(ranks)[:, None]
     for channel in range(channels):
-        _add_ring(assembler, ranks, channel, turns(ranks, channel, rounds))
+        bases = (channel * rounds + np.arange(rounds)) * ranks
+        _add_ring(assembler, ranks, channel, [part for base in bases for part in turn(place, ranks, base)])
     total = channels * rounds * ranks
     return assembler.schedule("all_reduce", "ring", ranks, channels=channels, input_chunks=total, output_chunks=total)
 
 
-def turns(ranks: int, lane: int, rounds: int) -> list[Steps]:
-    """What the ranks of a ring do in an all_reduce, in the order of the ring, with the lane's chunks."""
-    place = np.arange(ranks)[:, None]
-    program: list[Steps] = []
-    for base in (lane * rounds + np.arange(rounds)) * ranks:
-        reduced = base + (place - np.arange(2, ranks)) % ranks
-        own = base + place
-        gathered = base + (place - np.arange(1, ranks - 1)) % ranks
-        program += [
-            steps(kinds.SEND, src=(IN, base + (place - 1) % ranks)),
-            steps(kinds.RECV_REDUCE_SEND, src=(IN, reduced)),
-            steps(kinds.RECV_REDUCE_COPY_SEND, src=(IN, own), dst=(OUT, own), publish=kinds.PUBLISH_FINAL),
-            steps(kinds.RECV_COPY_SEND, dst=(OUT, gathered)),
-            steps(kinds.RECV, dst=(OUT, base + (place + 1) % ranks)),
-        ]
-    return program
+def turn(
+    place: Places,
+    ranks: int,
+    base: Places | np.int_ | int,
+    *,
+    held: ArrayLike = IN,
+    ready: tuple[ArrayLike, ArrayLike] | None = None,
+    before_end: tuple[ArrayLike, ArrayLike] | None = None,
+) -> list[Steps]:
+    """What ranks at these places of a ring do in an all_reduce of a block a rank: 2(n - 1) messages each.
+
+    Parameters
+    ----------
+    place, base : column of int
+        A rank's place, and the chunk of block 0.
+    held : int
+        Buffer that has the rank's terms.
+    ready, before_end : (thread id, step), optional
+        What must have finished before the first step, and before the last of the 2n - 1 steps.
+    """
+    reduced = base + (place - np.arange(2, ranks)) % ranks
+    own = base + place
+    gathered = base + (place - np.arange(1, ranks - 1)) % ranks
+    return [
+        steps(kinds.SEND, src=(held, base + (place - 1) % ranks), dep=ready),
+        steps(kinds.RECV_REDUCE_SEND, src=(held, reduced)),
+        steps(kinds.RECV_REDUCE_COPY_SEND, src=(held, own), dst=(OUT, own), publish=kinds.PUBLISH_FINAL),
+        steps(kinds.RECV_COPY_SEND, dst=(OUT, gathered)),
+        steps(kinds.RECV, dst=(OUT, base + (place + 1) % ranks), dep=before_end),
+    ]
 
 
 def reduce_scatter(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:

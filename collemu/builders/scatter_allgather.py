@@ -2,7 +2,7 @@
 
 Every rank has a block. The tree brings it that, and those of all ranks below it, and the ring the rest: everything
 once. The root sends less than twice the data, and no other rank more than the data and half of it: for long messages,
-in a few steps more than a chain (`ring`) has hops, and without its many pieces.
+in a few steps more than a `chain` has hops, and without its many pieces.
 
 Source: M. Barnett, L. Shuler, R. van de Geijn, S. Gupta, D. Payne, J. Watts, Interprocessor collective communication
 library, 1994; MPICH for long messages. A ring in which nobody is sent what it has: H. Zhou, V. Marjanovic,
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from collemu_kernels import kinds
 
-from collemu.builders.assembly import Assembler, Steps, steps
+from collemu.builders.assembly import ABSENT, Assembler, Steps, steps
 from collemu.builders.binomial import binomial_tree
 from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
@@ -33,8 +33,8 @@ def broadcast(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sc
     missing = ranks - tree.reach[:, None]
     takes, sends = (hop > 0) & (hop <= missing), hop < np.roll(missing, -1)
     taking = np.where(sends, kinds.RECV_COPY_SEND, kinds.RECV)
-    ring = np.where(takes, taking, np.where(sends, kinds.SEND, kinds.NOP))
-    near = np.where(place % 2 > 0, kinds.RECV, np.where(place + 1 < ranks, kinds.SEND, kinds.NOP))
+    ring = np.where(takes, taking, np.where(sends, kinds.SEND, ABSENT))
+    near = np.where(place % 2 > 0, kinds.RECV, np.where(place + 1 < ranks, kinds.SEND, ABSENT))
     assembler = Assembler()
     for channel in range(channels):
         # Thread t is for the child, and the parent, 2^t places away; thread 0 also for the ring, among neighbours.

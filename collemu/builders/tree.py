@@ -2,7 +2,8 @@
 
 A rank with children in one tree has none in the other, at any rank count, so every rank sends and receives
 about as much as in a ring, in logarithmically many steps (P. Sanders, J. Speck, J. L. Träff: Two-tree
-algorithms for full bandwidth broadcast, reduction and scan. Parallel Computing 35, 2009).
+algorithms for full bandwidth broadcast, reduction and scan. Parallel Computing 35, 2009). It wins over many ranks,
+where a ring's steps take longer than its bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collemu.builders.single import single_rank
 from collemu.schedule import Schedule
 
 IN, OUT = kinds.INPUT, kinds.OUTPUT
+ADD = kinds.RECV_REDUCE_COPY
 Ranks = NDArray[np.int64]
 
 
@@ -95,41 +97,58 @@ def all_reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> S
         return single_rank("all_reduce", "tree")
     trees = double_tree(ranks)
     pieces = chunks or 2 * max(tree.height for tree in trees)
-    lanes = _Lanes(ranks, trees, channels, pieces)
+    lanes = Lanes(ranks, trees, channels, pieces)
     for lane, tree in lanes:
-        chunk = lanes.chunk(lane)
-        leaf, single, double, single_root, double_root = _roles(tree)
-        send, take = steps(kinds.SEND, src=(IN, chunk)), steps(kinds.RECV, dst=(OUT, chunk))
-        forward = steps(kinds.RECV_COPY_SEND, dst=(OUT, chunk))
-        add_first = steps(kinds.RECV_REDUCE_COPY, src=(IN, chunk), dst=(OUT, chunk))
-        turn = kinds.RECV_REDUCE_COPY_SEND
-
-        # Up and down are threads of their own, so that a full way down never stops the way up.
-        lanes.add(lane, leaf, send, to=tree.parent)
-        lanes.add(lane, leaf, take, of=tree.parent)
-
-        up = steps(kinds.RECV_REDUCE_SEND, src=(IN, chunk))
-        lanes.add(lane, single, up, to=tree.parent, of=tree.first)
-        lanes.add(lane, single, forward, to=tree.first, of=tree.parent)
-
-        lanes.add(lane, double, add_first, of=tree.first)
-        up = steps(kinds.RECV_REDUCE_SEND, src=(OUT, chunk), dep=lanes.previous(double))
-        lanes.add(lane, double, up, to=tree.parent, of=tree.second)
-        down = steps(kinds.RECV_COPY_SEND, dst=(OUT, chunk), dep=lanes.previous(double))
-        lanes.add(lane, double, down, to=tree.first, of=tree.parent)
-        down = steps(kinds.SEND, src=(OUT, chunk), dep=lanes.previous(double))
-        lanes.add(lane, double, down, to=tree.second)
-
-        top = steps(turn, src=(IN, chunk), dst=(OUT, chunk), publish=kinds.PUBLISH_FINAL)
-        lanes.add(lane, single_root, top, to=tree.first, of=tree.first)
-
-        lanes.add(lane, double_root, add_first, of=tree.first)
-        before = lanes.previous(double_root)
-        top = steps(turn, src=(OUT, chunk), dst=(OUT, chunk), dep=before, publish=kinds.PUBLISH_FINAL)
-        lanes.add(lane, double_root, top, to=tree.first, of=tree.second)
-        down = steps(kinds.SEND, src=(OUT, chunk), dep=lanes.previous(double_root))
-        lanes.add(lane, double_root, down, to=tree.second)
+        up_and_down(lanes, lane, tree, lanes.chunk(lane))
     return lanes.schedule("all_reduce", root=0)
+
+
+def up_and_down(
+    lanes: Lanes, lane: int, tree: Tree, chunk: Ranks, *, held: int = IN, ready: Ranks | None = None
+) -> None:
+    """Add the threads of an all_reduce in one tree, the last of a rank that which uses its sum last.
+
+    Parameters
+    ----------
+    chunk : ndarray
+        One of each piece.
+    held : int
+        Buffer that has the ranks' terms.
+    ready : ndarray, optional
+        Thread of every rank whose operation for a piece must have finished before.
+    """
+    roles = _roles(tree)
+    leaf, single, double, single_root, double_root = roles
+    after = [None if ready is None else (ready[role][:, None], np.arange(len(chunk))) for role in roles]
+    take = steps(kinds.RECV, dst=(OUT, chunk))
+    forward = steps(kinds.RECV_COPY_SEND, dst=(OUT, chunk))
+    turn = kinds.RECV_REDUCE_COPY_SEND
+
+    # Up and down are threads of their own, so that a full way down never stops the way up.
+    lanes.add(lane, leaf, steps(kinds.SEND, src=(held, chunk), dep=after[0]), to=tree.parent)
+    lanes.add(lane, leaf, take, of=tree.parent)
+
+    up = steps(kinds.RECV_REDUCE_SEND, src=(held, chunk), dep=after[1])
+    lanes.add(lane, single, up, to=tree.parent, of=tree.first)
+    lanes.add(lane, single, forward, to=tree.first, of=tree.parent)
+
+    lanes.add(lane, double, steps(ADD, src=(held, chunk), dst=(OUT, chunk), dep=after[2]), of=tree.first)
+    up = steps(kinds.RECV_REDUCE_SEND, src=(OUT, chunk), dep=lanes.previous(double))
+    lanes.add(lane, double, up, to=tree.parent, of=tree.second)
+    down = steps(kinds.RECV_COPY_SEND, dst=(OUT, chunk), dep=lanes.previous(double))
+    lanes.add(lane, double, down, to=tree.first, of=tree.parent)
+    down = steps(kinds.SEND, src=(OUT, chunk), dep=lanes.previous(double))
+    lanes.add(lane, double, down, to=tree.second)
+
+    top = steps(turn, src=(held, chunk), dst=(OUT, chunk), dep=after[3], publish=kinds.PUBLISH_FINAL)
+    lanes.add(lane, single_root, top, to=tree.first, of=tree.first)
+
+    lanes.add(lane, double_root, steps(ADD, src=(held, chunk), dst=(OUT, chunk), dep=after[4]), of=tree.first)
+    before = lanes.previous(double_root)
+    top = steps(turn, src=(OUT, chunk), dst=(OUT, chunk), dep=before, publish=kinds.PUBLISH_FINAL)
+    lanes.add(lane, double_root, top, to=tree.first, of=tree.second)
+    down = steps(kinds.SEND, src=(OUT, chunk), dep=lanes.previous(double_root))
+    lanes.add(lane, double_root, down, to=tree.second)
 
 
 def broadcast(ranks: int, *, root: int, channels: int, chunks: int | None) -> Schedule:
@@ -138,7 +157,7 @@ def broadcast(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sc
         return single_rank("broadcast", "tree")
     trees = rooted_double_tree(ranks, root)
     pieces = chunks or max(tree.height for tree in trees)
-    lanes = _Lanes(ranks, trees, channels, pieces)
+    lanes = Lanes(ranks, trees, channels, pieces)
     for lane, tree in lanes:
         chunk = lanes.chunk(lane)
         leaf, single, double, top, _ = _roles(tree)
@@ -159,7 +178,7 @@ def reduce(ranks: int, *, root: int, channels: int, chunks: int | None) -> Sched
         return single_rank("reduce", "tree")
     trees = rooted_double_tree(ranks, root)
     pieces = chunks or max(tree.height for tree in trees)
-    lanes = _Lanes(ranks, trees, channels, pieces)
+    lanes = Lanes(ranks, trees, channels, pieces)
     for lane, tree in lanes:
         chunk = lanes.chunk(lane)
         leaf, single, double, top, _ = _roles(tree)
@@ -182,14 +201,21 @@ def _roles(tree: Tree) -> tuple[Ranks, Ranks, Ranks, Ranks, Ranks]:
     return leaf, single, double, single_root, double_root
 
 
-class _Lanes:
-    """Lane t works on its own chunks, on channel t, in tree t mod 2; counts the threads of each rank."""
+class Lanes:
+    """Lane t works on its own chunks, on channel t, in tree t mod 2; counts the threads of each rank.
 
-    def __init__(self, ranks: int, trees: tuple[Tree, Tree], pairs: int, pieces: int) -> None:
+    Attributes
+    ----------
+    assembler : Assembler
+    threads : ndarray
+        Number of the next thread of every rank; the first ``taken`` are others'.
+    """
+
+    def __init__(self, ranks: int, trees: tuple[Tree, Tree], pairs: int, pieces: int, taken: int = 0) -> None:
         self._ranks, self._pieces = ranks, pieces
         self._trees = trees * pairs
-        self._threads = np.zeros(ranks, dtype=np.int64)
-        self._assembler = Assembler()
+        self.threads = np.full(ranks, taken)
+        self.assembler = Assembler()
 
     def __iter__(self) -> Iterator[tuple[int, Tree]]:
         return iter(enumerate(self._trees))
@@ -199,24 +225,24 @@ class _Lanes:
 
     def previous(self, role: Ranks) -> tuple[Ranks, Ranks]:
         """Dependency on the same piece of the thread that these ranks got last."""
-        return self._threads[role][:, None] - 1, np.arange(self._pieces)
+        return self.threads[role][:, None] - 1, np.arange(self._pieces)
 
-    def add(self, lane: int, role: Ranks, program: Steps, *, to: Ranks | None = None, of: Ranks | None = None) -> None:
+    def add(self, lane: int, role: Ranks, *program: Steps, to: Ranks | None = None, of: Ranks | None = None) -> None:
         """One more thread for each rank of a role, from rank ``of[rank]`` to rank ``to[rank]``."""
-        self._assembler.add(
+        self.assembler.add(
             role,
-            self._threads[role],
-            program,
+            self.threads[role],
+            *program,
             send_peer=-1 if to is None else to[role],
             recv_peer=-1 if of is None else of[role],
             channel=lane,
         )
-        self._threads[role] += 1
+        self.threads[role] += 1
 
     def schedule(self, collective: str, *, root: int) -> Schedule:
         lanes = len(self._trees)
         total = lanes * self._pieces
-        return self._assembler.schedule(
+        return self.assembler.schedule(
             collective,
             "tree",
             self._ranks,

@@ -294,6 +294,10 @@ class System:
         """Chips of the system as it is built."""
         return self.domain.chips * self.scaleout.domains
 
+    def group_of(self, ranks: int) -> int | None:
+        """Ranks of a domain where so many ranks need several: what `build_schedule` takes as ``group``."""
+        return self.domain.chips if ranks > self.domain.chips else None
+
     @property
     def chip_bytes_per_s_both_directions(self) -> float:
         """What a vendor's headline calls a chip's bandwidth: in and out added."""

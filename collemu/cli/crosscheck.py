@@ -188,7 +188,7 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
         for point in points:
             progress.step(f"{point.collective} {point.algorithm}")
             schedules.append(point.schedule())
-    for (_, algorithm), schedule in dict(zip(map(_lane, points), schedules, strict=True)).items():
+    for (_, _, algorithm), schedule in dict(zip(map(_lane, points), schedules, strict=True)).items():
         if is_file(algorithm):  # processes would wait for ever for what it never sends
             verify(schedule, slots=min(system.endpoint.fifo_slots for system in systems.values()))
     trials = [
@@ -208,8 +208,8 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     return _Plan(list(zip(points, trials, strict=True)), repeats, warmups, fit.left_out)
 
 
-def _lane(point: options.Point) -> tuple[str, str]:
-    return point.collective, point.algorithm
+def _lane(point: options.Point) -> tuple[str, str, str]:
+    return point.system, point.collective, point.algorithm
 
 
 def _points(arguments: argparse.Namespace, ranks: int, fit: Fit) -> list[options.Point]:

@@ -27,6 +27,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--chunks", default=None, metavar="N", help="pieces a lane's message is cut into (default: its own)"
     )
+    options.add_group_flag(parser)
     parser.add_argument("--in-place", action="store_true", help="input and output are one buffer")
     parser.add_argument("--proto", default=None, metavar="P", help="Simple, LL or LL128 (default Simple)")
 
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
             own = find_python(name, found[0][0])
             schedule = run_python(own, ranks, root=root, channels=channels, chunks=chunks, in_place=in_place)
     else:
-        schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks)
+        group = options.group(arguments)
+        schedule = build_schedule(found[0][0], name, ranks, root=root, channels=channels, chunks=chunks, group=group)
         schedule = replace(schedule, in_place=arguments.in_place)
     text = msccl_text(schedule, arguments.proto)
     try:

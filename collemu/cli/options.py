@@ -95,11 +95,14 @@ class Point:
         return self.collective in REDUCTIONS
 
     def schedule(self) -> "Schedule":
-        """Its schedule; the algorithm must not be ``auto``."""
-        from collemu.cli.points import build
+        """Its schedule, on the domains of its system; the algorithm must not be ``auto``."""
+        from collemu.cli.points import build, load
 
         count, file = (self.count, self.counts) if self.collective == "alltoallv" else (0, None)
-        return build(self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks, count, file)
+        group = load(self.system).group_of(self.ranks)
+        return build(
+            self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks, group, count, file
+        )
 
 
 def add_collective_flags(
@@ -330,6 +333,21 @@ def lanes(arguments: argparse.Namespace) -> tuple[int, int | None]:
     channels = whole(arguments.channels, "--channels", least=1, most=MOST_CHANNELS)
     chunks = arguments.chunks
     return channels, None if chunks is None else whole(chunks, "--chunks", least=1, most=MOST_CHUNKS)
+
+
+def add_group_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says how many ranks a domain has, where no system says it."""
+    parser.add_argument(
+        "--group",
+        default=None,
+        metavar="N",
+        help="ranks of a domain, for hierarchical and nvls_tree (default: near sqrt)",
+    )
+
+
+def group(arguments: argparse.Namespace) -> int | None:
+    """What `add_group_flag` was given."""
+    return None if arguments.group is None else whole(arguments.group, "--group", least=1)
 
 
 def _ends(arguments: argparse.Namespace) -> tuple[int, int]:

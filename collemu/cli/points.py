@@ -35,13 +35,14 @@ def build(
     root: int,
     channels: int,
     chunks: int | None,
+    group: int | None = None,
     count: int = 0,
     file: str | None = None,
 ) -> "Schedule":
     """A schedule, built or read once for all sizes, dtypes and wire formats; an alltoallv for its `counts_of` alone."""
     if is_python(algorithm):
         return _proved(find_python(algorithm, collective), ranks, root, channels, chunks)
-    return _built(collective, algorithm, ranks, root, channels, chunks, count, file)
+    return _built(collective, algorithm, ranks, root, channels, chunks, group, count, file)
 
 
 @lru_cache(maxsize=8)
@@ -66,6 +67,7 @@ def _built(
     root: int,
     channels: int,
     chunks: int | None,
+    group: int | None,
     count: int,
     file: str | None,
 ) -> "Schedule":
@@ -74,7 +76,9 @@ def _built(
     if is_file(algorithm):
         return load_for(algorithm, [collective])
     counts = counts_of(collective, ranks, count, file)
-    return build_schedule(collective, algorithm, ranks, root=root, channels=channels, chunks=chunks, counts=counts)
+    return build_schedule(
+        collective, algorithm, ranks, root=root, channels=channels, chunks=chunks, counts=counts, group=group
+    )
 
 
 def counts_of(collective: str, ranks: int, count: int, file: str | None = None) -> "NDArray[np.int64] | None":

@@ -52,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--counts", metavar="FILE", help=".npy or .csv: n x n elements of alltoallv (default rccl-tests' staircase)"
     )
+    options.add_group_flag(parser)
     parser.add_argument("--slots", default="2", metavar="N", help="FIFO slots of a connection (default 2)")
 
 
@@ -104,6 +105,7 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
     root = options.whole(arguments.root, "-r", least=0)
     channels, chunks = options.lanes(arguments)
     table = load_counts_for(arguments.counts, chosen)
+    group = options.group(arguments)
     lines: dict[tuple[str, str], dict[str, Callable[[], Schedule]]] = {}
     for collective, name in runs:
         schedules = lines[collective, name] = {}
@@ -114,7 +116,7 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
                     refuse_other_ranks(arguments.counts, len(table), rank_counts)
                 here = [len(table)]
             for ranks in here:
-                make = partial(build, collective, name, ranks, root, channels, chunks, ranks, arguments.counts)
+                make = partial(build, collective, name, ranks, root, channels, chunks, group, ranks, arguments.counts)
                 if is_python(name):  # not proved yet
                     written = find_python(name, collective)
                     make = partial(run_python, written, ranks, root=root, channels=channels, chunks=chunks)

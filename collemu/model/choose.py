@@ -62,7 +62,7 @@ def choose_algorithm(
     for name in algorithms(collective, system) if among is None else among:
         try:
             schedule = (
-                _schedule(collective, name, ranks, root, channels, chunks)
+                _schedule(collective, name, ranks, root, channels, chunks, system.group_of(ranks))
                 if counts is None
                 else build_schedule(collective, name, ranks, channels=channels, chunks=chunks, counts=counts)
             )
@@ -88,8 +88,10 @@ def choose_algorithm(
 
 
 @lru_cache(maxsize=64)
-def _schedule(collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None) -> Schedule:
-    return build_schedule(collective, name, ranks, root=root, channels=channels, chunks=chunks)
+def _schedule(
+    collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None, group: int | None
+) -> Schedule:
+    return build_schedule(collective, name, ranks, root=root, channels=channels, chunks=chunks, group=group)
 
 
 @lru_cache(maxsize=256)

@@ -34,6 +34,24 @@ def test_verify_of_some(collemu: Collemu) -> None:
     assert [line.split(":")[0] for line in outcome.out.splitlines()] == ["ok all_gather ring"]
 
 
+def test_verify_in_domains(collemu: Collemu) -> None:
+    outcome = collemu("verify", "hierarchical,nvls_tree", "--ranks", "7,16", "--group", "3")
+    assert (outcome.code, len(outcome.out.splitlines())) == (0, 5)
+    assert all("2 rank counts" in line for line in outcome.out.splitlines())
+    assert collemu("verify", "hierarchical", "--group", "0").err.endswith("--group is 0; give 1 or more\n")
+
+
+def test_perf_knows_the_domains_of_a_system(collemu: Collemu) -> None:
+    """Two domains of 8: a region a rank goes through its port, where a direct exchange sends eight."""
+    flags = ("-b", "16K", "-e", "16K", "--system", "h100_hgx@efa_p5en", "--ranks", "16", "--algorithm")
+    outcome = collemu("perf", "all_gather", *flags, "hierarchical,direct")
+    assert outcome.code == 0
+    schedule = package.build_schedule("all_gather", "hierarchical", 16, group=8)
+    time = package.emulate(schedule, package.load_system("h100_hgx@efa_p5en"), count=256).time_s
+    assert f" {time * 1e6:.3f} " in outcome.out
+    assert collemu("perf", "all_reduce", *flags, "nvls_tree").code == 0
+
+
 def test_verify_names_what_is_wrong_and_exits_1(collemu: Collemu, monkeypatch: pytest.MonkeyPatch) -> None:
     build = package.build_schedule
 
