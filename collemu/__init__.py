@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collemu.quantization import decode as decode
     from collemu.quantization import encode as encode
     from collemu.quantization import quantize as quantize
+    from collemu.published import recipes as recipes
     from collemu.recipe import Recipe as Recipe
     from collemu.reporting import QuantizationReport as QuantizationReport
     from collemu.reporting import quantization_report as quantization_report
@@ -37,6 +38,7 @@ _HOMES = {
     "QuantizationReport": "reporting",
     "Quantized": "blocks",
     "Recipe": "recipe",
+    "recipes": "published",
     "Result": "emulator",
     "Schedule": "schedule",
     "ScheduleError": "schedule",
@@ -80,6 +82,7 @@ __all__ = [
     "matmul",
     "quantization_report",
     "quantize",
+    "recipes",
     "save_schedule",
     "systems",
     "verify",
