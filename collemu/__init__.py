@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collemu.interop.schedules import save_schedule as save_schedule
     from collemu.multiply import matmul as matmul
     from collemu.number_formats import formats as formats
+    from collemu.published import recipes as recipes
     from collemu.quantization import decode as decode
     from collemu.quantization import encode as encode
     from collemu.quantization import quantize as quantize
-    from collemu.published import recipes as recipes
     from collemu.recipe import Recipe as Recipe
     from collemu.reporting import QuantizationReport as QuantizationReport
     from collemu.reporting import quantization_report as quantization_report
