@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from collemu.catalogue import System
 from collemu.emulator import Result, emulate
+from collemu.recipe import Recipe
 from collemu.schedule import build_schedule
 
 Ids = NDArray[np.int64]
@@ -174,8 +175,8 @@ def exchange(
     *,
     x: NDArray[Any] | None = None,
     dtype: str = "bfloat16",
-    dispatch_wire: str = "fp8_block128",
-    combine_wire: str = "none",
+    dispatch: Recipe | str = "deepep_dispatch",
+    combine: Recipe | str = "deepep_combine",
     algorithm: str = "direct",
     protocol: str = "auto",
     fidelity: str = "auto",
@@ -191,7 +192,9 @@ def exchange(
     x : float array (ranks, tokens, hidden), optional
         The tokens, as numbers that the dtype holds. Experts return what they get, so that what is lost was lost on the
         wire. A token whose expert is at home does not travel, and is not rounded.
-    dtype, dispatch_wire, combine_wire, algorithm, protocol, fidelity : str
+    dispatch, combine : Recipe or str
+        How either quantises; a name is that of a published recipe.
+    dtype, algorithm, protocol, fidelity : str
 
     Returns
     -------
@@ -202,22 +205,29 @@ def exchange(
         sent = x[copies.source, copies.token]
         data = np.split(sent.reshape(-1), np.cumsum(copies.counts.sum(axis=1))[:-1] * hidden)
 
-    def run(counts: Ids, wire: str, data: Any) -> Result:
+    def run(counts: Ids, recipe: Recipe | str, data: Any) -> Result:
         schedule = build_schedule("alltoallv", algorithm, copies.ranks, counts=counts * hidden)
         return emulate(
-            schedule, system, dtype=dtype, wire=wire, data=data, protocol=protocol, fidelity=fidelity, timeline=False
+            schedule,
+            system,
+            dtype=dtype,
+            recipe=recipe,
+            data=data,
+            protocol=protocol,
+            fidelity=fidelity,
+            timeline=False,
         )
 
-    dispatch = run(copies.counts, dispatch_wire, data)
+    there = run(copies.counts, dispatch, data)
     # what a rank got lies in the order of sources, in which it goes back
-    combine = run(copies.counts.T, combine_wire, dispatch.outputs)
-    if x is None or combine.outputs is None:
-        return Exchange(dispatch, combine)
-    rows = np.concatenate([np.asarray(part, np.float32) for part in combine.outputs]).reshape(-1, hidden)
+    back = run(copies.counts.T, combine, there.outputs)
+    if x is None or back.outputs is None:
+        return Exchange(there, back)
+    rows = np.concatenate([np.asarray(part, np.float32) for part in back.outputs]).reshape(-1, hidden)
     got, exact = np.zeros(x.shape, np.float32), np.zeros(x.shape, np.float64)
     place = copies.source, copies.token
     np.add.at(got, place, copies.weight[:, None] * rows)
     np.add.at(exact, place, copies.weight[:, None].astype(np.float64) * x[place])
     error, norm = np.abs(got - exact), float(np.linalg.norm(exact))
     relative = float(np.linalg.norm(error)) / norm if norm else float(np.linalg.norm(error))
-    return Exchange(dispatch, combine, relative, float(error.max(initial=0.0)))
+    return Exchange(there, back, relative, float(error.max(initial=0.0)))

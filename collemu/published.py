@@ -127,7 +127,7 @@ PUBLISHED = {
         ),
         Published(
             "deepep_combine",
-            Recipe(wire="bfloat16", name="deepep_combine"),
+            Recipe(dtype="bfloat16", name="deepep_combine"),
             _EVERY_PEER,
             "bfloat16; what comes back is weighted and added by the receiver",
             "DeepEP",

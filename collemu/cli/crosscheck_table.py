@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     ("collective", "<15", ""),
     ("algorithm", "<18", ""),
-    ("wire", "<14", ""),
+    ("wire", "<16", ""),
     ("dtype", "<9", ""),
     ("op", "<5", ""),
     ("size", ">11", "(B)"),
@@ -47,6 +47,8 @@ class Row:
             "collective": point.collective,
             "algorithm": point.algorithm,
             "wire": point.wire,
+            "recipe": point.recipe.name,
+            "accumulate": point.recipe.accumulate,
             "dtype": point.dtype,
             "op": point.op,
             "root": point.root,
@@ -66,7 +68,7 @@ class Row:
         """The row of the table."""
         point, verdict = self.point, self.verdict
         cells = (
-            *(point.collective, point.algorithm, point.wire, point.dtype, point.op),
+            *(point.collective, point.algorithm, point.recipe.name or point.wire, point.dtype, point.op),
             *(point.size, point.count, point.ranks),
             _word(verdict.bytes_identical),
             *(verdict.messages, _word(verdict.messages_identical)),

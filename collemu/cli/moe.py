@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.emulator import Result
     from collemu.moe import Copies, Exchange, Ids
+    from collemu.recipe import Recipe
 
 MOST_TOKENS = 2**16  # a rank
 MOST_EXPERTS = 2**14
@@ -51,8 +52,14 @@ def add_parser(subparsers: Any) -> None:
     add("--experts", default="256", metavar="E", help="experts of all ranks together (default 256)")
     add("--hidden", default="7168", metavar="H", help="elements of a token (default 7168)")
     add("-d", "--datatype", default="bfloat16", metavar="D", help="of the tokens (default bfloat16)")
-    add("--dispatch-wire", default="fp8_block128", metavar="F", help="format to the experts (default fp8_block128)")
-    add("--combine-wire", default="none", metavar="F", help="format back; none: the dtype (default none)")
+    to, back = "deepep_dispatch", "deepep_combine"
+    add(
+        "--dispatch-wire",
+        default=to,
+        metavar="F",
+        help=f"format or recipe to the experts; none: the dtype (default {to})",
+    )
+    add("--combine-wire", default=back, metavar="F", help=f"format or recipe back (default {back})")
     add(
         "--routing",
         default=UNIFORM,
@@ -147,12 +154,20 @@ def _exchange(
         system,
         x=x,
         dtype=arguments.datatype,
-        dispatch_wire=arguments.dispatch_wire,
-        combine_wire=arguments.combine_wire,
+        dispatch=_recipe(arguments.dispatch_wire),
+        combine=_recipe(arguments.combine_wire),
         algorithm=arguments.algorithm,
         protocol=arguments.protocol,
         fidelity=arguments.fidelity,
     )
+
+
+def _recipe(word: str) -> "Recipe":
+    """The published recipe of a name, or one of a format."""
+    from collemu.published import PUBLISHED
+    from collemu.recipe import Recipe
+
+    return PUBLISHED[word].recipe if word in PUBLISHED else Recipe(wire=word)
 
 
 def _rows(copies: "Copies", hidden: int, outcome: "Exchange") -> list[tuple[object, ...]]:
@@ -162,12 +177,8 @@ def _rows(copies: "Copies", hidden: int, outcome: "Exchange") -> list[tuple[obje
 
 
 def _phase(name: str, result: "Result", table: "Ids", hidden: int) -> tuple[object, ...]:
-    from collemu.dtypes import find_dtype
-    from collemu.number_formats import find_format
-
-    wire = result.header["wire"]
-    dtype = find_dtype(result.header["dtype"])
-    bits = 8 * dtype.item_bytes if wire == "none" else find_format(wire).bits_per_element
+    wire = result.header["recipe"] or result.header["wire"]
+    bits = result.payload.wire_bits
     received = table.sum(axis=0)
     mean = float(received.mean())
     nbytes = mean * hidden * float(bits) / 8

@@ -99,7 +99,10 @@ def test_crosscheck_of_one_rank(collemu: Collemu) -> None:
         (("moe", "--routing", "zipf:-1"), "zipf exponent -1.0"),
         (("moe", "--routing", "nothing.npy"), "routing nothing.npy: no such file"),
         (("moe", "--routing", "nothing.npy", "--tokens", "4"), "--tokens is for drawn routings"),
-        (("moe", "--ranks", "4", "--check", "-d", "float64", "--dispatch-wire", "none"), "--check sends floats of at"),
+        (
+            ("moe", "--ranks", "4", "--check", "-d", "float64", "--dispatch-wire", "none", "--combine-wire", "none"),
+            "--check sends floats of at",
+        ),
         (("moe", "--ranks", "4", "--dispatch-wire", "fp7"), "fp7"),
         (("moe", "--ranks", "4", "--algorithm", "ring"), "no algorithm 'ring' for alltoallv"),
     ],
@@ -121,7 +124,7 @@ def test_moe_prints_both_phases(collemu: Collemu) -> None:
         [ranks, tokens, phase, wire]
         for ranks in ("4", "8")
         for tokens in ("3", "16")
-        for phase, wire in (("dispatch", "fp8_block128"), ("combine", "none"))
+        for phase, wire in (("dispatch", "deepep_dispatch"), ("combine", "deepep_combine"))
     ]
     for row in rows:
         time, bound, nbytes, bandwidth, imbalance = map(float, row[4:9])

@@ -29,8 +29,9 @@ BLOCKS = {  # element, block
     "fp8_row": ("float8_e4m3fn", ROW),
     "int8_block32": ("int8", 32),
     "int4_block32": ("int4", 32),
+    "int4_block2048": ("int4", 2048),
 }
-FLOAT32_SCALES = ("fp8_block128", "fp8_row", "int8_block32", "int4_block32")
+FLOAT32_SCALES = ("fp8_block128", "fp8_row", "int8_block32", "int4_block32", "int4_block2048")
 
 
 @dataclass

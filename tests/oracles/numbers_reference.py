@@ -170,8 +170,8 @@ def float32_scaled(values, block_format, mode):
     """Codes one a byte, and float32 scales, of a row of finite float32."""
     f = np.float32
     values = np.asarray(values, f)
-    block = {"fp8_block128": 128, "fp8_row": values.size}.get(block_format, 32)
-    largest = {"int8_block32": 127, "int4_block32": 7}.get(block_format, 448)
+    block = {"fp8_block128": 128, "fp8_row": values.size, "int4_block2048": 2048}.get(block_format, 32)
+    largest = {"int8_block32": 127, "int4_block32": 7, "int4_block2048": 7}.get(block_format, 448)
     codes, scales = [], []
     with np.errstate(all="ignore"):
         for start in range(0, values.size, block):
