@@ -125,7 +125,7 @@ def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> 
 
 def switch_adds(system: System, payload: "Payload") -> bool:
     """Whether a system's switches add, or find the least or greatest, of what travels."""
-    return not payload.quantised and payload.dtype.name in _types(system).get(payload.operator, ())
+    return not payload.quantised and payload.runs_in.name in _types(system).get(payload.operator, ())
 
 
 def _types(system: System) -> dict[str, tuple[str, ...]]:
@@ -141,9 +141,9 @@ def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None
     can = _types(system)
     if payload.operator not in can:
         raise ScheduleError(f"{schedule.algorithm}: no switch forms a {payload.operator}; choose {', '.join(can)}")
-    if payload.dtype.name not in can[payload.operator]:
+    if payload.runs_in.name not in can[payload.operator]:
         raise ScheduleError(
-            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {payload.dtype.name}, "
+            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {payload.runs_in.name}, "
             f"only of {', '.join(can[payload.operator])}; use one of these, or another algorithm"
         )
     if payload.recipe.accumulate != "float32":

@@ -290,6 +290,15 @@ def test_switches_take_no_wire_format_of_a_recipe():
         refuse_in_switch(schedule, ADDING, payload)
 
 
+def test_switches_must_add_the_type_that_a_recipe_runs_in():
+    """Those of B300 add no 8-bit floats, whatever the dtype outside."""
+    schedule = ce.build_schedule("all_reduce", "nvls", 4)
+    payload = payload_of("all_reduce", "bfloat16", find_recipe("nvls_fp8"), "sum")
+    refuse_in_switch(schedule, ADDING, payload)
+    with pytest.raises(ScheduleError, match="no sum of float8_e4m3fn"):
+        refuse_in_switch(schedule, ce.load_system("b300_hgx"), payload)
+
+
 def test_every_field_of_a_recipe_is_in_the_header():
     result = run("all_reduce", "ring", normal(2, 64), "zeropp_qgz")
     fields = {field.name for field in dataclasses.fields(ce.Recipe)} - {"name", "dtype"}

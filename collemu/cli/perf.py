@@ -361,7 +361,8 @@ def _left_out(arguments: argparse.Namespace, points: Sequence[Point]) -> list[st
     """Collectives that were asked for but have none of the algorithms."""
     asked = options.names(arguments.collective, options.collectives(), "collective")
     have = {point.collective for point in points}
-    return [f"{name} is left out: it has no {arguments.algorithm}" for name in asked if name not in have]
+    why = "none of the recipes is for it" if arguments.algorithm == AUTO else f"it has no {arguments.algorithm}"
+    return [f"{name} is left out: {why}" for name in asked if name not in have]
 
 
 def _longest(points: Sequence[Point]) -> dict[str, int]:
