@@ -143,8 +143,9 @@ def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None
         raise ScheduleError(f"{schedule.algorithm}: no switch forms a {payload.operator}; choose {', '.join(can)}")
     if payload.runs_in.name not in can[payload.operator]:
         raise ScheduleError(
-            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of {payload.runs_in.name}, "
-            f"only of {', '.join(can[payload.operator])}; use one of these, or another algorithm"
+            f"{schedule.algorithm}: the switches of {system.name} form no {payload.operator} of "
+            f"{payload.runs_in.name}, only of {', '.join(can[payload.operator])}; use one of these, or another "
+            f"algorithm"
         )
     if payload.recipe.accumulate != "float32":
         raise ScheduleError(

@@ -13,7 +13,7 @@ from collemu.check import check
 from collemu.counts import MOST, largest_buffer, load_counts, staircase
 from collemu.lower import lower
 from collemu.model.bounds import lower_bound, port_elements
-from collemu.model.choose import choose_algorithm
+from collemu.model.choose import Choice, Task, fastest
 from collemu.recipe import Recipe
 
 SYSTEM = load_system("trainium4_nvl72")
@@ -272,7 +272,8 @@ def test_check_finds_nothing_wrong(algorithm, wire):
 
 def test_the_faster_algorithm_is_chosen():
     counts = staircase(16, 4)
-    assert choose_algorithm("alltoallv", 16, SYSTEM, count=4, counts=counts) == "direct"
+    task = Task("alltoallv", 16, SYSTEM, counts=counts)
+    assert fastest(task, [Choice("direct"), Choice("pairwise")], 4).algorithm == "direct"
 
 
 def test_files_of_counts(tmp_path):

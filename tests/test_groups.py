@@ -204,10 +204,11 @@ def test_a_2d_torus_uses_all_links(ranks):
 
 
 def test_auto_knows_domains():
-    from collemu.model.choose import choose_algorithm
+    from collemu.model.choose import Choice, Task, fastest
 
     system = ce.load_system("h100_hgx@efa_p5en")
-    assert choose_algorithm("all_gather", 32, system, count=2**22) == "hierarchical"
+    choices = [Choice(name) for name in ce.algorithms("all_gather", system)]
+    assert fastest(Task("all_gather", 32, system), choices, 2**22).algorithm == "hierarchical"
 
 
 # Domains

@@ -17,6 +17,7 @@ COMMANDS = {
     "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
     "export": "write an algorithm's schedule as MSCCL XML",
     "matmul": "error of a quantised matrix product against float64",
+    "tune": "the fastest algorithm, protocol and channels of a library for every size, as a table of crossovers",
     "errors": "how the error of a quantised collective grows with the number of ranks, as a table and a plot",
     "moe": "dispatch and combine of a mixture of experts: times, imbalance, what the wires lose",
     "systems": "the systems of the catalogue, and every number of one with its source",

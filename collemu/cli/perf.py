@@ -300,6 +300,7 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
         wire_bytes=result.wire_bytes,
         bound_us=result.bounds.total_s * 1e6,
         bound=result.bounds.name,
+        efficiency=result.bounds.total_s / result.time_s if result.time_s else 1.0,
         max_link_utilisation=result.links.max_utilisation,
     )
 

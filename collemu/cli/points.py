@@ -101,23 +101,22 @@ def settled(point: Point, system: "System") -> Point:
     """The point with an algorithm in place of ``auto``."""
     if point.algorithm != AUTO:
         return point
-    from collemu.model.choose import choose_algorithm
+    from collemu import algorithms
+    from collemu.model.choose import Choice, Task, fastest
 
-    name = choose_algorithm(
+    task = Task(
         point.collective,
         point.ranks,
         system,
-        count=point.count,
         dtype=point.dtype,
         op=point.op,
         recipe=point.recipe,
         root=point.root,
-        channels=point.channels,
-        chunks=point.chunks,
-        protocol=point.protocol,
         counts=counts_of(point.collective, point.ranks, point.count, point.counts),
-        among=_of_recipe(point),
     )
+    names = _of_recipe(point) or algorithms(point.collective, system)
+    choices = [Choice(name, point.protocol, point.channels, point.chunks) for name in names]
+    name = fastest(task, choices, point.count).algorithm
     return replace(point, algorithm=name)
 
 

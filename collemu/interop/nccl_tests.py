@@ -40,6 +40,8 @@ class Row:
         No schedule ends sooner.
     bound : str
         Name of that bound.
+    efficiency : float
+        That bound over the time, 0 to 1.
     max_link_utilisation : float
         Share of the time for which the busiest link was sending, 0 to 1.
     relative_error, max_abs_error : float or None
@@ -73,6 +75,7 @@ class Row:
     wire_bytes: int
     bound_us: float
     bound: str
+    efficiency: float
     max_link_utilisation: float
     relative_error: float | None = None
     max_abs_error: float | None = None
@@ -99,6 +102,7 @@ COLUMNS = (
     ("ranks", "", 5),
     ("wire bytes", "(B)", 13),
     ("bound", "(us)", 10),
+    ("eff", "(%)", 5),
     ("link", "(%)", 5),
 )
 DATA_COLUMNS = (
@@ -157,6 +161,7 @@ class Table:
             str(row.ranks),
             str(row.wire_bytes),
             f"{row.bound_us:.3f}",
+            f"{100 * row.efficiency:.1f}",
             f"{100 * row.max_link_utilisation:.1f}",
         ]
         if self._with_data:

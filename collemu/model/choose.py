@@ -1,6 +1,7 @@
 """Which algorithm to take where the user leaves it open: by latency plus bandwidth, as NCCL's tuner decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -12,94 +13,153 @@ from collemu.endpoint import work_of
 from collemu.fabric import routes_of
 from collemu.in_switch import by_member, in_switch_of, refuse_in_switch
 from collemu.lower import Lowered, lower
-from collemu.payload import payload_of
+from collemu.payload import Payload, payload_of
 from collemu.recipe import Recipe
-from collemu.schedule import Schedule, algorithms, build_schedule
+from collemu.schedule import Schedule, build_schedule
 from collemu.wiring import wiring_of
 
-CLOSE = 1.25  # estimates within this factor of the best do not decide
+CLOSE = 1.25  # of one piece a lane; more pieces overlap, and have estimates that are up to a third too long
 
 
-def choose_algorithm(
-    collective: str,
-    ranks: int,
-    system: System,
-    *,
-    count: int,
-    dtype: str = "float32",
-    op: str = "sum",
-    recipe: Recipe | None = None,
-    root: int = 0,
-    channels: int = 1,
-    chunks: int | None = None,
-    protocol: str = "auto",
-    counts: NDArray[np.int64] | None = None,
-    among: Sequence[str] | None = None,
-) -> str:
-    """Name of the built-in algorithm that is probably fastest; the first of the table among equals.
+@dataclass(frozen=True)
+class Choice:
+    """A way to run a collective.
+
+    Attributes
+    ----------
+    algorithm, protocol : str
+    channels : int
+    chunks : int or None
+        As `collemu.build_schedule` takes them.
+    """
+
+    algorithm: str
+    protocol: str = "auto"
+    channels: int = 1
+    chunks: int | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be run somehow.
+
+    Attributes
+    ----------
+    collective : str
+    ranks : int
+    system : System
+    dtype, op : str
+    recipe : Recipe
+    root : int
+    counts : int64 array (ranks, ranks), optional
+        Of an alltoallv.
+    fidelity : str
+        Of the emulations that decide.
+    """
+
+    collective: str
+    ranks: int
+    system: System
+    dtype: str = "float32"
+    op: str = "sum"
+    recipe: Recipe = field(default_factory=Recipe)
+    root: int = 0
+    counts: NDArray[np.int64] | None = None
+    fidelity: str = "auto"
+
+
+def fastest(task: Task, choices: Iterable[Choice], count: int, close: float = CLOSE) -> Choice:
+    """The choice that is probably fastest; the first among equals.
 
     Each gets an estimate: the emulated time of one element a chunk, which is all latency, plus what the wire bytes of
     the busiest port, or the endpoint's work of the busiest thread, take by themselves. That leaves out contention, so
-    those which come close to the best are emulated. Of alltoallv, whose ``counts`` leave no count of one element a
-    chunk, all are.
+    those which come close to the best are emulated. Of alltoallv, whose counts leave no count of one element a chunk,
+    all are.
 
     Parameters
     ----------
-    among : sequence of str, optional
-        Only these; the others are as `collemu.emulate` and `collemu.build_schedule` take them.
+    task : Task
+    choices : iterable of Choice
+    count : int
+        Elements a rank.
+    close : float
+        Estimates within this factor of the best do not decide.
 
     Raises
     ------
     ValueError
-        If no algorithm of the collective takes these numbers; the text is the last one's reason.
+        If none of them takes these numbers; the text is the last one's reason.
     """
-    recipe = recipe or Recipe()
-    payload = payload_of(collective, dtype, recipe, op)
-    chosen = system.protocols[find_protocol(system, protocol)]
-    schedules: dict[str, Schedule] = {}
-    estimates: dict[str, float] = {}
-    reason = ValueError(f"no algorithm for {collective}")
-    for name in algorithms(collective, system) if among is None else among:
+    payload = payload_of(task.collective, task.dtype, task.recipe, task.op)
+    estimates: dict[Choice, float] = {}
+    reason = ValueError(f"no algorithm for {task.collective}")
+    for choice in choices:
         try:
-            schedule = (
-                _schedule(collective, name, ranks, root, channels, chunks, system.group_of(ranks))
-                if counts is None
-                else build_schedule(collective, name, ranks, channels=channels, chunks=chunks, counts=counts)
-            )
-            refuse_in_switch(schedule, system, payload)
+            schedule = schedule_of(task, choice)
+            refuse_in_switch(schedule, task.system, payload)
         except ValueError as error:
             reason = error
             continue
-        schedules[name] = schedule
-        if counts is not None:
-            estimates[name] = 0.0
-            continue
-        latency = _emulated_s(schedule, system, max(schedule.region_chunks, 1), dtype, op, recipe, protocol)
-        lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
-        estimates[name] = latency + _transfer_s(lowered, system, chosen)
+        estimates[choice] = 0.0 if task.counts is not None else _estimate_s(task, choice, schedule, payload, count)
     if not estimates:
         raise reason
-    limit = CLOSE * min(estimates.values())
-    close = [name for name, estimate in estimates.items() if estimate <= limit]
-    if len(close) == 1:
-        return close[0]
-    of_run = None if counts is not None else count
-    return min(close, key=lambda name: _emulated_s(schedules[name], system, of_run, dtype, op, recipe, protocol))
+    limit = close * min(estimates.values())
+    near = [choice for choice, estimate in estimates.items() if estimate <= limit]
+    return near[0] if len(near) == 1 else min(near, key=lambda choice: time_s(task, choice, count))
 
 
-@lru_cache(maxsize=64)
+def time_s(task: Task, choice: Choice, count: int) -> float:
+    """Emulated seconds of a choice; of an alltoallv the count does not matter."""
+    how = (task.dtype, task.op, task.recipe, choice.protocol, task.fidelity)
+    return _emulated_s(schedule_of(task, choice), task.system, None if task.counts is not None else count, *how)
+
+
+def schedule_of(task: Task, choice: Choice) -> Schedule:
+    """The schedule of a choice, built once."""
+    channels, chunks, group = choice.channels, choice.chunks, task.system.group_of(task.ranks)
+    if task.counts is not None:
+        return build_schedule(
+            task.collective, choice.algorithm, task.ranks, channels=channels, chunks=chunks, counts=task.counts
+        )
+    return _schedule(task.collective, choice.algorithm, task.ranks, task.root, channels, chunks, group)
+
+
+def _estimate_s(task: Task, choice: Choice, schedule: Schedule, payload: Payload, count: int) -> float:
+    how = (task.dtype, task.op, task.recipe, choice.protocol, task.fidelity)
+    latency = _emulated_s(schedule, task.system, max(schedule.region_chunks, 1), *how)
+    lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
+    spoken = task.system.protocols[find_protocol(task.system, choice.protocol)]
+    return latency + _transfer_s(lowered, task.system, spoken)
+
+
+@lru_cache(maxsize=512)
 def _schedule(
     collective: str, name: str, ranks: int, root: int, channels: int, chunks: int | None, group: int | None
 ) -> Schedule:
     return build_schedule(collective, name, ranks, root=root, channels=channels, chunks=chunks, group=group)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _emulated_s(
-    schedule: Schedule, system: System, count: int | None, dtype: str, op: str, recipe: Recipe, protocol: str
+    schedule: Schedule,
+    system: System,
+    count: int | None,
+    dtype: str,
+    op: str,
+    recipe: Recipe,
+    protocol: str,
+    fidelity: str,
 ) -> float:
     return emulate(
-        schedule, system, count=count, dtype=dtype, op=op, recipe=recipe, protocol=protocol, timeline=False
+        schedule,
+        system,
+        count=count,
+        dtype=dtype,
+        op=op,
+        recipe=recipe,
+        protocol=protocol,
+        fidelity=fidelity,
+        timeline=False,
     ).time_s
 
 
