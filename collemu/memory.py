@@ -94,7 +94,7 @@ class Memory:
             held = self._divided(held)
         buffer = self._buffer(rank, kinds.INPUT, held.size)
         buffer[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
-        if self.payload.recipe.round_input:
+        if self.payload.rounds_input:
             self._publish_input(rank, held.size)
 
     def read_output(self, rank: int) -> NDArray[Any]:
@@ -193,7 +193,7 @@ def build_memory(
         source_cell[pieces.source < 0] = -1
         target_cell[pieces.target < 0] = -1
         image_at, image_total = _image_places(
-            lowered, payload.wire, payload.recipe.round_input, present, np.isin(rank, present), target_cell, cells
+            lowered, payload.wire, payload.rounds_input, present, np.isin(rank, present), target_cell, cells
         )
     largest = int(pieces.elements.max(initial=0))
     in_place = held.kind == INTEGER or held.name in ("float32", "float64")

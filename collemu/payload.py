@@ -48,6 +48,11 @@ class Payload:
         return self.wire_format is not None
 
     @property
+    def rounds_input(self) -> bool:
+        """Whether contributions are rounded to what travels; there is nothing to round where memory holds the same."""
+        return self.recipe.round_input and self.quantised
+
+    @property
     def held(self) -> Dtype:
         """What memory holds while the collective runs: float32 between quantised messages, else the dtype."""
         return find_dtype("float32") if self.quantised else self.runs_in
