@@ -162,18 +162,12 @@ def _rows(copies: "Copies", hidden: int, outcome: "Exchange") -> list[tuple[obje
 
 
 def _phase(name: str, result: "Result", table: "Ids", hidden: int) -> tuple[object, ...]:
-    from collemu.dtypes import find_dtype
-    from collemu.number_formats import find_format
-
-    wire = result.header["wire"]
-    dtype = find_dtype(result.header["dtype"])
-    bits = 8 * dtype.item_bytes if wire == "none" else find_format(wire).bits_per_element
     received = table.sum(axis=0)
     mean = float(received.mean())
-    nbytes = mean * hidden * float(bits) / 8
+    nbytes = mean * hidden * float(result.payload.wire_bits) / 8
     return (
         name,
-        wire,
+        result.payload.recipe.wire,
         f"{result.time_s * 1e6:.3f}",
         f"{result.bounds.total_s * 1e6:.3f}",
         f"{nbytes:.0f}",

@@ -5,12 +5,12 @@ rank count, dtype, wire format, operator and size on one system.
 """
 
 import argparse
-import difflib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collemu.arguments import refuse_unknown
 from collemu.cli.files import (
     collectives_of,
     is_file,
@@ -100,8 +100,9 @@ class Point:
 
         count, file = (self.count, self.counts) if self.collective == "alltoallv" else (0, None)
         group = load(self.system).group_of(self.ranks)
+        lanes = self.channels, self.chunks
         return build(
-            self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks, group, count, file
+            self.collective, self.algorithm, self.ranks, self.root, *lanes, group=group, count=count, file=file
         )
 
 
@@ -321,10 +322,7 @@ def names(text: str, known: Sequence[str], what: str) -> list[str]:
     """
     given = listed(text, known)
     for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            guess = f": did you mean {near[0]}? There are" if near else "; choose"
-            raise ValueError(f"no {what} {name!r}{guess} {', '.join(known)}")
+        refuse_unknown(name, known, what)
     return given
 
 
