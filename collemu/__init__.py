@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collemu.interop.schedules import save_schedule as save_schedule
     from collemu.multiply import matmul as matmul
     from collemu.number_formats import formats as formats
+    from collemu.published import recipes as recipes
     from collemu.quantization import decode as decode
     from collemu.quantization import encode as encode
     from collemu.quantization import quantize as quantize
-    from collemu.published import recipes as recipes
     from collemu.recipe import Recipe as Recipe
     from collemu.reporting import QuantizationReport as QuantizationReport
     from collemu.reporting import quantization_report as quantization_report
@@ -38,7 +38,6 @@ _HOMES = {
     "QuantizationReport": "reporting",
     "Quantized": "blocks",
     "Recipe": "recipe",
-    "recipes": "published",
     "Result": "emulator",
     "Schedule": "schedule",
     "ScheduleError": "schedule",
@@ -56,6 +55,7 @@ _HOMES = {
     "matmul": "multiply",
     "quantization_report": "reporting",
     "quantize": "quantization",
+    "recipes": "published",
     "save_schedule": "interop.schedules",
     "systems": "catalogue",
     "verify": "verification",
