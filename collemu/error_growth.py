@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from collemu.catalogue import System
 from collemu.collectives import REDUCTIONS
+from collemu.dtypes import Dtype
 from collemu.emulator import emulate
 from collemu.number_formats import ELEMENT_FORMATS, LaneFormat, rounding_error
 from collemu.payload import Payload, payload_of
@@ -128,11 +129,17 @@ def _worst(payload: Payload, quantisations: int, data: Rows, *, adds: bool) -> f
     magnitudes = [np.abs(row.astype(np.float64)) for row in data]
     most = max(float(row.max(initial=0.0)) for row in ([np.sum(magnitudes, axis=0)] if adds else magnitudes))
     additions = len(data) if adds else 0
+    at_first = 0.0  # contributions are rounded to the recipe's dtype
+    if payload.runs_in != payload.dtype:
+        step, tiny = _half_step(payload.runs_in)
+        at_first = step * most + tiny * max(additions, 1)
+        most += at_first
     grown = (1 + relative) ** quantisations * (1 + 2.0**-24) ** additions
-    return (grown - 1) * most + quantisations * grown * absolute + 2 * _half_step_of_dtype(payload) * grown * most
+    at_last = 2 * _half_step(payload.dtype)[0] * grown * most
+    return at_first + (grown - 1) * most + quantisations * grown * absolute + at_last
 
 
-def _half_step_of_dtype(payload: Payload) -> float:
-    """Half a step of the dtype of inputs and outputs, relative; 0 of float32."""
-    element = ELEMENT_FORMATS.get(payload.dtype.name)
-    return rounding_error(element)[0] if element else 0.0
+def _half_step(dtype: Dtype) -> tuple[float, float]:
+    """Half a step of a dtype, relative, and that of tiny numbers; 0 of float32."""
+    element = ELEMENT_FORMATS.get(dtype.name)
+    return rounding_error(element) if element else (0.0, 0.0)

@@ -17,7 +17,7 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Quantisations:
-    """Roundings to the wire format, or to a narrow dtype that memory holds.
+    """Roundings to the wire format, or to a narrow dtype that memory holds; not that of contributions to the dtype.
 
     Attributes
     ----------
