@@ -6,11 +6,10 @@ rank count, dtype, wire format, operator and size on one system.
 
 import argparse
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collemu.arguments import refuse_unknown
 from collemu.cli.files import (
     collectives_of,
     is_file,
@@ -22,6 +21,7 @@ from collemu.cli.files import (
 )
 from collemu.cli.numbers import add_recipe_flags, algorithm_of, numbers
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
+from collemu.cli.words import listed, names, whole
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
@@ -312,20 +312,6 @@ def collectives() -> tuple[str, ...]:
     return tuple(BUILDERS)
 
 
-def names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Names of a comma list, all of them known; ``all`` stands for every one.
-
-    Raises
-    ------
-    ValueError
-        For an unknown one; the text lists the known.
-    """
-    given = listed(text, known)
-    for name in given:
-        refuse_unknown(name, known, what)
-    return given
-
-
 def lanes(arguments: argparse.Namespace) -> tuple[int, int | None]:
     """Channels and chunks of the flags."""
     channels = whole(arguments.channels, "--channels", least=1, most=MOST_CHANNELS)
@@ -357,33 +343,6 @@ def _ends(arguments: argparse.Namespace) -> tuple[int, int]:
     if ends[0] > ends[1] and (smallest is None or largest is None):
         ends = [ends[1] if smallest is None else ends[0]] * 2
     return ends[0], ends[1]
-
-
-def whole(text: str, flag: str, *, least: int, most: int | None = None) -> int:
-    """A whole number of a flag.
-
-    Raises
-    ------
-    ValueError
-        If it is none, below ``least`` or above ``most``.
-    """
-    try:
-        number = int(text)
-    except ValueError:
-        raise ValueError(f"{flag} {text!r} is not a whole number") from None
-    if number < least:
-        raise ValueError(f"{flag} is {number}; give {least} or more")
-    if most is not None and number > most:
-        raise ValueError(f"{flag} is {number}; give at most {most}")
-    return number
-
-
-def listed(text: str, known: Iterable[str]) -> list[str]:
-    """Parts of a comma list, each once; ``all`` spelled out."""
-    parts = [part.strip() for part in text.split(",")]
-    if "" in parts:
-        raise ValueError(f"{text!r} has an empty entry; give a comma list such as a,b")
-    return list(dict.fromkeys(itertools.chain.from_iterable(known if part == "all" else [part] for part in parts)))
 
 
 def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:
