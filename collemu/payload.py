@@ -12,6 +12,9 @@ from collemu.quantization import SCALE_MODES
 from collemu.recipe import DTYPE, Recipe
 
 OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
+BAD_VALUE_TEXT = (
+    "data: a NaN has no code in this wire format (FP4, FP6 and integers have none); use another wire format"
+)
 
 
 @dataclass(frozen=True)

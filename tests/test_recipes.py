@@ -264,6 +264,13 @@ def test_inputs_are_rounded_to_no_type_that_memory_holds_anyway():
     assert (result.quantisations.most, result.quantisations.encoded) == (0, 0)
 
 
+def test_inputs_without_a_code_are_refused():
+    data = normal(2, 64)
+    data[1, 3] = np.nan
+    with pytest.raises(ValueError, match="a NaN has no code in this wire format"):
+        run("all_reduce", "ring", data, ce.Recipe(wire="float4_e2m1fn", round_input=True))
+
+
 def test_a_published_recipe_that_is_changed_has_its_name_no_longer():
     data = normal(2, 64)
     assert run("all_reduce", "ring", data, "nccl_fp8", wire="mxfp4").header["recipe"] == ""
