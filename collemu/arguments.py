@@ -1,5 +1,6 @@
 """What users pass, refused in one line where it is not what a function takes."""
 
+import difflib
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -50,6 +51,21 @@ def one_of(given: Any, allowed: Iterable[str], what: str) -> str:
     if not isinstance(given, str) or given not in names:
         raise ValueError(f"{what}={shown(given)} is not supported; choose {', '.join(names)}")
     return given
+
+
+def refuse_unknown(name: str, known: Iterable[str], what: str) -> None:
+    """Refuse a name that is not among those known.
+
+    Raises
+    ------
+    ValueError
+        The text has the nearest of them, and lists all.
+    """
+    names = tuple(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        guess = f": did you mean {near[0]}? There are" if near else "; choose"
+        raise ValueError(f"no {what} {name!r}{guess} {', '.join(names)}")
 
 
 def instance_of(value: Any, kind: type, name: str, how: str) -> None:

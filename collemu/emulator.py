@@ -351,7 +351,8 @@ def wire_bytes_of(lowered: Lowered) -> NDArray[np.int64]:
 def _recipe(recipe: Recipe | None, wire: str | None, accumulate: str | None) -> Recipe:
     chosen = recipe or Recipe()
     changes = {name: value for name, value in (("wire", wire), ("accumulate", accumulate)) if value is not None}
-    return replace(chosen, **changes)
+    changed = replace(chosen, **changes)
+    return changed if changed == chosen else replace(changed, name="")  # no longer the published one
 
 
 def _links(timing: Timing) -> Links:

@@ -3,18 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collemu.catalogue import System
 from collemu.collectives import REDUCTIONS
+from collemu.dtypes import Dtype
 from collemu.emulator import emulate
 from collemu.number_formats import ELEMENT_FORMATS, LaneFormat, rounding_error
 from collemu.payload import Payload, payload_of
 from collemu.recipe import Recipe
-from collemu.reference import difference
+from collemu.reference import Rows, difference
 from collemu.schedule import Schedule
 
 VALUES = ("normal", "positive")
@@ -72,7 +72,7 @@ def values(name: str, ranks: int, elements: int, seed: int = 0) -> NDArray[np.fl
 def measure_error(
     schedule: Schedule,
     system: System,
-    data: NDArray[Any],
+    data: Rows,
     *,
     dtype: str = "float32",
     op: str = "sum",
@@ -82,15 +82,16 @@ def measure_error(
 
     Parameters
     ----------
-    data : array (ranks, elements)
+    data : array (ranks, elements), or list of arrays
         As `collemu.emulate` takes it.
     """
     recipe = recipe or Recipe()
-    count = data.shape[1] // schedule.input_regions
+    count = len(data[schedule.root]) // schedule.input_regions if schedule.counts is None else None
     result = emulate(
         schedule, system, count=count, dtype=dtype, op=op, recipe=recipe, data=data, fidelity="flow", timeline=False
     )
-    relative, largest = difference(schedule.collective, data, np.asarray(result.outputs), op, schedule.root)
+    assert result.outputs is not None
+    relative, largest = difference(schedule.collective, data, result.outputs, op, schedule.root, schedule.counts)
     payload = payload_of(schedule.collective, dtype, recipe, op)
     quantisations = result.quantisations.most
     return Error(
@@ -115,7 +116,7 @@ def growth(errors: Sequence[Error]) -> float | None:
     return float(slope)
 
 
-def _worst(payload: Payload, quantisations: int, data: NDArray[Any], *, adds: bool) -> float | None:
+def _worst(payload: Payload, quantisations: int, data: Rows, *, adds: bool) -> float | None:
     """Roundings one after the other, each of at most half a step of the largest sum of magnitudes."""
     if payload.operator != "sum" or payload.recipe.accumulate != "float32":
         return None
@@ -125,14 +126,20 @@ def _worst(payload: Payload, quantisations: int, data: NDArray[Any], *, adds: bo
         if isinstance(format_, LaneFormat) or payload.recipe.scale_mode is not None:
             return None
         relative, absolute = rounding_error(format_)
-    magnitudes = np.abs(data.astype(np.float64))
-    most = float((magnitudes.sum(axis=0) if adds else magnitudes).max(initial=0.0))
+    magnitudes = [np.abs(row.astype(np.float64)) for row in data]
+    most = max(float(row.max(initial=0.0)) for row in ([np.sum(magnitudes, axis=0)] if adds else magnitudes))
     additions = len(data) if adds else 0
+    at_first = 0.0  # contributions are rounded to the recipe's dtype
+    if payload.runs_in != payload.dtype:
+        step, tiny = _half_step(payload.runs_in)
+        at_first = step * most + tiny * max(additions, 1)
+        most += at_first
     grown = (1 + relative) ** quantisations * (1 + 2.0**-24) ** additions
-    return (grown - 1) * most + quantisations * grown * absolute + 2 * _half_step_of_dtype(payload) * grown * most
+    at_last = 2 * _half_step(payload.dtype)[0] * grown * most
+    return at_first + (grown - 1) * most + quantisations * grown * absolute + at_last
 
 
-def _half_step_of_dtype(payload: Payload) -> float:
-    """Half a step of the dtype of inputs and outputs, relative; 0 of float32."""
-    element = ELEMENT_FORMATS.get(payload.dtype.name)
-    return rounding_error(element)[0] if element else 0.0
+def _half_step(dtype: Dtype) -> tuple[float, float]:
+    """Half a step of a dtype, relative, and that of tiny numbers; 0 of float32."""
+    element = ELEMENT_FORMATS.get(dtype.name)
+    return rounding_error(element) if element else (0.0, 0.0)

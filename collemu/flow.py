@@ -18,8 +18,8 @@ from collemu.fabric import Routes, Shared, StageRules, domain_rules, network_rul
 from collemu.flow_in_switch import SharedWays, shared_ways
 from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
+from collemu.payload import BAD_VALUE_TEXT
 from collemu.timing import (
-    BAD_VALUE_TEXT,
     Timing,
     Waits,
     answer_of,

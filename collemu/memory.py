@@ -18,7 +18,7 @@ from collemu.collectives import REDUCTIONS
 from collemu.dtypes import INTEGER, to_storage, to_values
 from collemu.in_switch import InSwitch, in_switch_of
 from collemu.lower import Lowered
-from collemu.payload import OPERATORS, Payload
+from collemu.payload import BAD_VALUE_TEXT, OPERATORS, Payload
 from collemu.recipe import ACCUMULATE
 from collemu.rows import output_size
 from collemu.schedule import Schedule
@@ -88,13 +88,19 @@ class Memory:
     offsets: NDArray[np.int64]  # [rank, buffer] bytes; -1 for ranks that are not here
 
     def write_input(self, rank: int, storage: NDArray[Any]) -> None:
-        """Put a rank's contribution, given as bytes of the dtype, into its input buffer."""
+        """Put a rank's contribution, given as bytes of the dtype, into its input buffer.
+
+        Raises
+        ------
+        ValueError
+            If a value has no code in the wire format to which it is rounded.
+        """
         held = self._held(storage)
         if self.payload.scales_first and self.lowered.schedule.collective in REDUCTIONS:
             held = self._divided(held)
         buffer = self._buffer(rank, kinds.INPUT, held.size)
         buffer[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
-        if self.payload.recipe.round_input:
+        if self.payload.rounds_input:
             self._publish_input(rank, held.size)
 
     def read_output(self, rank: int) -> NDArray[Any]:
@@ -137,12 +143,14 @@ class Memory:
         starts = schedule.chunk_starts_of_ranks(kinds.INPUT, self.lowered.count)[rank]
         bases, _ = schedule.cell_bases()
         whole = np.flatnonzero((np.diff(starts) > 0) & (starts[1:] <= elements))
-        publish_inputs(
+        status = publish_inputs(
             self.plane,
             self.offsets[rank, kinds.INPUT] + starts[whole] * self.payload.held.item_bytes,
             np.diff(starts)[whole],
             (bases[rank, kinds.INPUT] + whole).astype(np.int32),
         )
+        if status:
+            raise ValueError(BAD_VALUE_TEXT)
 
     def _divided(self, held: NDArray[Any]) -> NDArray[Any]:
         """The array divided by the number of ranks; integers truncate toward zero."""
@@ -193,7 +201,7 @@ def build_memory(
         source_cell[pieces.source < 0] = -1
         target_cell[pieces.target < 0] = -1
         image_at, image_total = _image_places(
-            lowered, payload.wire, payload.recipe.round_input, present, np.isin(rank, present), target_cell, cells
+            lowered, payload.wire, payload.rounds_input, present, np.isin(rank, present), target_cell, cells
         )
     largest = int(pieces.elements.max(initial=0))
     in_place = held.kind == INTEGER or held.name in ("float32", "float64")

@@ -12,6 +12,9 @@ from collemu.quantization import SCALE_MODES
 from collemu.recipe import DTYPE, Recipe
 
 OPERATORS = {"sum": kinds.SUM, "prod": kinds.PROD, "min": kinds.MIN, "max": kinds.MAX, "avg": kinds.AVG}
+BAD_VALUE_TEXT = (
+    "data: a NaN has no code in this wire format (FP4, FP6 and integers have none); use another wire format"
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Payload:
     def quantised(self) -> bool:
         """Whether a wire format travels, and not what memory holds."""
         return self.wire_format is not None
+
+    @property
+    def rounds_input(self) -> bool:
+        """Whether contributions are rounded to what travels; there is nothing to round where memory holds the same."""
+        return self.recipe.round_input and self.quantised
 
     @property
     def held(self) -> Dtype:

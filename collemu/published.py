@@ -1,9 +1,9 @@
 """How published systems quantise on the wire: their recipes, each with the algorithms that it belongs to."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from collemu.arguments import refuse_unknown
 from collemu.recipe import Recipe
 
 
@@ -38,7 +38,7 @@ _SHOTS = {"all_reduce": ("two_shot", "one_shot"), "reduce_scatter": ("direct",)}
 _TWO_SHOT = {"all_reduce": ("two_shot",), "reduce_scatter": ("direct",), "all_gather": ("direct",)}
 _IN_SWITCH = {"all_reduce": ("nvls",), "reduce_scatter": ("nvls",), "reduce": ("nvls",)}
 _TWO_HOPS = {"reduce_scatter": ("hierarchical", "direct")}
-_EVERY_PEER = {"alltoall": ("direct",)}
+_EVERY_PEER = {"alltoallv": ("direct",), "alltoall": ("direct",)}
 
 
 def _quickreduce(kind: str, what: str, limits: str = "") -> Published:
@@ -150,10 +150,7 @@ def find_published(name: str) -> Published:
     ValueError
         For an unknown name; the text lists the known ones.
     """
-    if name not in tuple(PUBLISHED):
-        near = difflib.get_close_matches(name, PUBLISHED, 1)
-        guess = f": did you mean {near[0]}? There are" if near else "; choose"
-        raise ValueError(f"no recipe {name!r}{guess} {', '.join(PUBLISHED)}")
+    refuse_unknown(name, PUBLISHED, "recipe")
     return PUBLISHED[name]
 
 

@@ -17,7 +17,7 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Quantisations:
-    """Roundings to the wire format, or to a narrow dtype that memory holds.
+    """Roundings to the wire format, or to a narrow dtype that memory holds; not that of contributions to the dtype.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ def quantisations_of(lowered: Lowered, payload: Payload) -> Quantisations:
     known, held = np.zeros(cells, np.uint8), np.zeros(cells, np.int32)
     travelled = np.zeros(cells, np.int32)
     encoded = 0
-    if payload.recipe.round_input:
+    if payload.rounds_input:
         ranks = [rank for rank in range(schedule.ranks) if input_size(schedule, lowered.count, rank)]
         inputs = bases[ranks, kinds.INPUT][:, None] + np.arange(schedule.input_chunks)
         known[inputs], held[inputs], travelled[inputs] = 1, 1, 1

@@ -78,8 +78,15 @@ def rows_that_count(collective: str, outputs: Rows, root: int) -> NDArray[Any]:
     return outputs[root : root + 1] if collective == "reduce" else outputs
 
 
-def difference(collective: str, data: Rows, outputs: Rows, op: str = "sum", root: int = 0) -> tuple[float, float]:
-    """How far a run's outputs are from the reference.
+def difference(
+    collective: str,
+    data: Rows,
+    outputs: Rows,
+    op: str = "sum",
+    root: int = 0,
+    counts: NDArray[np.int64] | None = None,
+) -> tuple[float, float]:
+    """How far a run's outputs are from the reference, whose parameters the others are.
 
     Returns
     -------
@@ -90,7 +97,7 @@ def difference(collective: str, data: Rows, outputs: Rows, op: str = "sum", root
         Largest absolute difference; likewise.
     """
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinities among the data
-        expected = reference(collective, data, op, root).astype(np.float64)
+        expected = reference(collective, data, op, root, counts).astype(np.float64)
         error = np.abs(rows_that_count(collective, outputs, root) - expected)
         norm = float(np.linalg.norm(expected))
         distance = float(np.linalg.norm(error))

@@ -4,6 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from collemu.arguments import shown
 from collemu.collectives import UNEVEN
 from collemu.counts import largest_buffer
 from collemu.dtypes import Dtype, to_storage
@@ -78,4 +79,7 @@ def listed(data: Any, schedule: Schedule) -> list[Any]:
     """What a user gives for a collective of different amounts, as a list of arrays, one a rank."""
     if schedule.collective == "scatter" and getattr(data, "ndim", 0) == 1:
         return [data if rank == schedule.root else data[:0] for rank in range(schedule.ranks)]
-    return list(data)
+    try:
+        return list(data)
+    except TypeError:
+        raise ValueError(f"data is {shown(data)}; {schedule.collective} takes a list of arrays, one a rank") from None

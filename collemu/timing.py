@@ -13,14 +13,11 @@ from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, work_of
 from collemu.fabric import FabricState, domain_rules, fresh_state, network_rules, routes_of, shared_of
 from collemu.in_switch import in_switch_of
 from collemu.lower import NONE, Lowered
+from collemu.payload import BAD_VALUE_TEXT
 from collemu.schedule import Schedule, ScheduleError
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-
-BAD_VALUE_TEXT = (
-    "data: a NaN has no code in this wire format (FP4, FP6 and integers have none); use another wire format"
-)
 
 
 @dataclass(frozen=True)

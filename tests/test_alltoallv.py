@@ -196,6 +196,12 @@ def test_a_count_must_be_left_out_or_be_the_largest_buffer():
         emulate(schedule, SYSTEM, count=4)
 
 
+def test_data_that_is_no_list_is_refused():
+    schedule = build_schedule("alltoallv", "direct", 2, counts=[[1, 1], [1, 1]])
+    with pytest.raises(ValueError, match="data is 5; alltoallv takes a list of arrays, one a rank"):
+        emulate(schedule, SYSTEM, data=5)
+
+
 def test_data_of_other_sizes_is_refused():
     schedule = build_schedule("alltoallv", "direct", 2, counts=[[0, 5], [9, 1]])
     with pytest.raises(ValueError, match=r"data of rank 1 has shape \(9,\); alltoallv over 2 ranks takes \(10,\)"):

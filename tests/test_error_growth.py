@@ -55,16 +55,17 @@ def test_a_tree_lies_between():
         ["none", "bfloat16", "float8_e4m3fn", "float8_e5m2", "mxfp8_e4m3", "mxfp4", "mxint8", "nvfp4"]
     ),
     dtype=st.sampled_from(["float32", "bfloat16"]),
+    runs_in=st.sampled_from([None, "float32", "float16", "float8_e4m3fn"]),
     ranks=st.integers(1, 12),
     count=st.integers(1, 300),
     seed=st.integers(0, 10**6),
 )
-def test_no_error_is_beyond_the_worst_case(algorithm, wire, dtype, ranks, count, seed):
+def test_no_error_is_beyond_the_worst_case(algorithm, wire, dtype, runs_in, ranks, count, seed):
     data = np.random.default_rng(seed).standard_normal((ranks, count)).astype(np.float32)
     if dtype == "bfloat16":
         data = ce.decode(ce.encode(data, dtype), dtype)
     schedule = ce.build_schedule("all_reduce", algorithm, ranks)
-    error = measure_error(schedule, SYSTEM, data, dtype=dtype, recipe=ce.Recipe(wire=wire))
+    error = measure_error(schedule, SYSTEM, data, dtype=dtype, recipe=ce.Recipe(wire=wire, dtype=runs_in))
     assert error.worst is not None
     assert error.largest <= error.worst * (1 + 1e-9)
 

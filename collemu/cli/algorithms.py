@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         for collective, name in pairs:
             progress.step(f"{collective} {name} {ranks} ranks")
             try:
-                schedule = build(collective, name, ranks, 0, 1, None, ranks)
+                schedule = build(collective, name, ranks, 0, 1, None, count=ranks)
             except ValueError as error:
                 rows.append((collective, name, "-", "-", "-", str(error)))
                 continue

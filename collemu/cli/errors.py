@@ -10,9 +10,10 @@ from collemu.cli import options
 from collemu.cli.fits import Fit
 from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import try_outputs, write_whole
-from collemu.cli.points import load, settled
+from collemu.cli.points import count_of, dealt, load, settled
 from collemu.cli.progress import Progress
 from collemu.cli.table import lines_of
+from collemu.collectives import UNEVEN
 from collemu.interop.nccl_tests import number
 
 if TYPE_CHECKING:
@@ -88,16 +89,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(point: Point, values_name: str, seed: int, tensor: "Tensor | None") -> "tuple[Point, Error]":
     from collemu.error_growth import measure_error, values
+    from collemu.rows import input_size
 
     system = load(point.system)
     point = settled(point, system) if point.algorithm == AUTO else point
     schedule = point.schedule()
-    if tensor is None:
-        data: Any = values(values_name, point.ranks, schedule.input_regions * point.count, seed)
+    if tensor is not None:
+        data, _, _ = dealt(point, tensor)
     else:
-        from collemu.tensors import deal
-
-        data, _ = deal(tensor, point.collective, point.ranks, schedule.input_regions)
+        count = count_of(point, schedule)
+        sizes = [input_size(schedule, count, rank) for rank in range(point.ranks)]
+        data: Any = values(values_name, point.ranks, max(sizes), seed)
+        if point.collective in UNEVEN:
+            data = [row[:size] for row, size in zip(data, sizes, strict=True)]
     try:
         return point, measure_error(schedule, system, data, dtype=point.dtype, op=point.op, recipe=point.recipe)
     except ValueError as error:

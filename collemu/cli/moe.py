@@ -177,14 +177,12 @@ def _rows(copies: "Copies", hidden: int, outcome: "Exchange") -> list[tuple[obje
 
 
 def _phase(name: str, result: "Result", table: "Ids", hidden: int) -> tuple[object, ...]:
-    wire = result.header["recipe"] or result.header["wire"]
-    bits = result.payload.wire_bits
     received = table.sum(axis=0)
     mean = float(received.mean())
-    nbytes = mean * hidden * float(bits) / 8
+    nbytes = mean * hidden * float(result.payload.wire_bits) / 8
     return (
         name,
-        wire,
+        result.payload.recipe.name or result.payload.recipe.wire,
         f"{result.time_s * 1e6:.3f}",
         f"{result.bounds.total_s * 1e6:.3f}",
         f"{nbytes:.0f}",

@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from collemu.cli.words import listed, names
+
 if TYPE_CHECKING:
     from collemu.cli.fits import Fit
     from collemu.recipe import Recipe
@@ -52,7 +54,6 @@ def numbers(
     ValueError
         For a name that does not exist, or one that was given and goes with nothing.
     """
-    from collemu.cli.options import names
     from collemu.payload import payload_of
 
     recipes = recipes_of(arguments)
@@ -79,7 +80,6 @@ def numbers(
 
 def recipes_of(arguments: argparse.Namespace) -> "list[Recipe]":
     """The recipes that the flags name, each once."""
-    from collemu.cli.options import listed
     from collemu.number_formats import wire_formats
     from collemu.published import find_recipe, recipes
     from collemu.recipe import ACCUMULATE, DTYPE, Recipe

@@ -5,9 +5,8 @@ rank count, dtype, wire format, operator and size on one system.
 """
 
 import argparse
-import difflib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from collemu.cli.files import (
 )
 from collemu.cli.numbers import add_recipe_flags, algorithm_of, numbers
 from collemu.cli.sizes import parse_numbers, parse_size, sizes
+from collemu.cli.words import listed, names, whole
 from collemu.collectives import REDUCTIONS
 
 if TYPE_CHECKING:
@@ -100,8 +100,9 @@ class Point:
 
         count, file = (self.count, self.counts) if self.collective == "alltoallv" else (0, None)
         group = load(self.system).group_of(self.ranks)
+        lanes = self.channels, self.chunks
         return build(
-            self.collective, self.algorithm, self.ranks, self.root, self.channels, self.chunks, group, count, file
+            self.collective, self.algorithm, self.ranks, self.root, *lanes, group=group, count=count, file=file
         )
 
 
@@ -311,23 +312,6 @@ def collectives() -> tuple[str, ...]:
     return tuple(BUILDERS)
 
 
-def names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Names of a comma list, all of them known; ``all`` stands for every one.
-
-    Raises
-    ------
-    ValueError
-        For an unknown one; the text lists the known.
-    """
-    given = listed(text, known)
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            guess = f": did you mean {near[0]}? There are" if near else "; choose"
-            raise ValueError(f"no {what} {name!r}{guess} {', '.join(known)}")
-    return given
-
-
 def lanes(arguments: argparse.Namespace) -> tuple[int, int | None]:
     """Channels and chunks of the flags."""
     channels = whole(arguments.channels, "--channels", least=1, most=MOST_CHANNELS)
@@ -359,33 +343,6 @@ def _ends(arguments: argparse.Namespace) -> tuple[int, int]:
     if ends[0] > ends[1] and (smallest is None or largest is None):
         ends = [ends[1] if smallest is None else ends[0]] * 2
     return ends[0], ends[1]
-
-
-def whole(text: str, flag: str, *, least: int, most: int | None = None) -> int:
-    """A whole number of a flag.
-
-    Raises
-    ------
-    ValueError
-        If it is none, below ``least`` or above ``most``.
-    """
-    try:
-        number = int(text)
-    except ValueError:
-        raise ValueError(f"{flag} {text!r} is not a whole number") from None
-    if number < least:
-        raise ValueError(f"{flag} is {number}; give {least} or more")
-    if most is not None and number > most:
-        raise ValueError(f"{flag} is {number}; give at most {most}")
-    return number
-
-
-def listed(text: str, known: Iterable[str]) -> list[str]:
-    """Parts of a comma list, each once; ``all`` spelled out."""
-    parts = [part.strip() for part in text.split(",")]
-    if "" in parts:
-        raise ValueError(f"{text!r} has an empty entry; give a comma list such as a,b")
-    return list(dict.fromkeys(itertools.chain.from_iterable(known if part == "all" else [part] for part in parts)))
 
 
 def pairs(chosen: Sequence[str], text: str) -> list[tuple[str, str]]:

@@ -12,9 +12,9 @@ from collemu.cli import options
 from collemu.cli.fits import Fit, beyond, count_not_finite
 from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
-from collemu.cli.points import count_of, load, refuse_oversized, settled
+from collemu.cli.points import count_of, dealt, load, refuse_oversized, settled
 from collemu.cli.progress import Progress
-from collemu.collectives import INPUT_PER_RANK, ROOTED
+from collemu.collectives import ROOTED
 from collemu.interop import nccl_tests
 
 if TYPE_CHECKING:
@@ -214,30 +214,17 @@ def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
     tensor : Tensor or None
         To use instead of a size.
     """
-    import numpy as np
-
     from collemu import emulate
     from collemu.check import check as check_outputs
-    from collemu.dtypes import find_dtype, to_values
 
     system = load(point.system)
     notes: list[str] = []
     data = None
     if tensor is not None:
-        from collemu.tensors import deal
-
-        regions = point.ranks if point.collective in INPUT_PER_RANK else 1
-        if point.collective == "alltoallv":
-            raise ValueError("--data does not say what goes to which rank; use alltoall, or leave --data out")
-        data, how = deal(tensor, point.collective, point.ranks, regions)
-        held = find_dtype(point.dtype)
-        if held.is_codes and data.dtype == held.storage:
-            data = to_values(np.array(data), held)  # a copy: kernels are compiled for arrays that can be written
-        point = dataclasses.replace(point, count=data.shape[1] // regions)
+        data, count, how = dealt(point, tensor)
+        point = dataclasses.replace(point, count=count)
         notes.append(f"data {tensor.origin}: {how}")
         notes += filter(None, [beyond(tensor, point.dtype)])
-        if point.collective == "scatter":
-            data = [row if rank == point.root else row[:0] for rank, row in enumerate(data)]
     point = settled(point, system)
     schedule = point.schedule()
     count = count_of(point, schedule)

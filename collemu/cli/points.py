@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collemu.cli.files import find_python, is_file, is_python, load_for, run_python
 from collemu.cli.options import AUTO, Point
+from collemu.collectives import INPUT_PER_RANK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.program import Algorithm
     from collemu.schedule import Schedule
+    from collemu.tensors import Tensor
 
 MOST_SLOTS = 2**20  # whether those of a system are enough is told by the run
 MOST_OVERHEAD = 4  # bytes on a link for a byte of the size, with protocol lines and scales: a generous bound
@@ -35,6 +37,7 @@ def build(
     root: int,
     channels: int,
     chunks: int | None,
+    *,
     group: int | None = None,
     count: int = 0,
     file: str | None = None,
@@ -95,6 +98,31 @@ def count_of(point: Point, schedule: "Schedule") -> int:
     from collemu.rows import settled_count
 
     return settled_count(schedule, point.count if schedule.counts is None else None)
+
+
+def dealt(point: Point, tensor: "Tensor") -> tuple[Any, int, str]:
+    """The user's tensor as `emulate` takes it, the count that follows from it, and a sentence on how it was dealt out.
+
+    Raises
+    ------
+    ValueError
+        If it has too few elements, or is for an alltoallv.
+    """
+    import numpy as np
+
+    from collemu.dtypes import find_dtype, to_values
+    from collemu.tensors import deal
+
+    if point.collective == "alltoallv":
+        raise ValueError("--data does not say what goes to which rank; use alltoall, or leave --data out")
+    regions = point.ranks if point.collective in INPUT_PER_RANK else 1
+    data, how = deal(tensor, point.collective, point.ranks, regions)
+    held, count = find_dtype(point.dtype), data.shape[1] // regions
+    if held.is_codes and data.dtype == held.storage:
+        data = to_values(np.array(data), held)  # a copy: kernels are compiled for arrays that can be written
+    if point.collective == "scatter":
+        return [row if rank == point.root else row[:0] for rank, row in enumerate(data)], count, how
+    return data, count, how
 
 
 def settled(point: Point, system: "System") -> Point:

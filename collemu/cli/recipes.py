@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.recipe is None:
         rows = [(each.name, str(each.recipe).split(": ")[1], each.source) for each in PUBLISHED.values()]
-        print("\n".join(lines_of(("recipe", "what is not as usual", "source"), rows)))
+        print("\n".join(lines_of(("recipe", "wire, sums, and what is not as usual", "source"), rows)))
         return 0
     chosen = find_published(arguments.recipe)
     print(str(chosen.recipe))

@@ -116,7 +116,8 @@ def _lines(arguments: argparse.Namespace) -> "dict[tuple[str, str], dict[str, Ca
                     refuse_other_ranks(arguments.counts, len(table), rank_counts)
                 here = [len(table)]
             for ranks in here:
-                make = partial(build, collective, name, ranks, root, channels, chunks, group, ranks, arguments.counts)
+                make = partial(build, collective, name, ranks, root, channels, chunks)
+                make = partial(make, group=group, count=ranks, file=arguments.counts)
                 if is_python(name):  # not proved yet
                     written = find_python(name, collective)
                     make = partial(run_python, written, ranks, root=root, channels=channels, chunks=chunks)

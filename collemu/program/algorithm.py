@@ -29,7 +29,7 @@ def algorithm(collective: str, *, name: str | None = None, in_place: bool = Fals
     Parameters
     ----------
     collective : str
-        What the algorithm does: all_reduce, reduce_scatter, all_gather, broadcast, reduce, alltoall or sendrecv.
+        What the algorithm does: any but alltoallv, which has no chunks without counts.
     name : str, optional
         What it is called; the function's name when left out.
     in_place : bool
@@ -47,7 +47,7 @@ def algorithm(collective: str, *, name: str | None = None, in_place: bool = Fals
     """
     from collemu.builders import BUILDERS
 
-    one_of(collective, BUILDERS, "algorithm: collective")
+    one_of(collective, [name for name in BUILDERS if name != "alltoallv"], "algorithm: collective")
     flag(in_place, "algorithm: in_place")
     if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"algorithm: name is {shown(name)}; give a text")
@@ -93,7 +93,7 @@ class Algorithm:
         ranks : int
             With one rank every algorithm copies input to output, and the function is not called.
         root : int
-            Root of a broadcast or reduce; must name a rank, and is ignored elsewhere.
+            Root of a broadcast, reduce, gather or scatter; must name a rank, and is ignored elsewhere.
         channels, chunks : int, optional
             For a function that takes them.
         in_place : bool, optional

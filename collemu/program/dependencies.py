@@ -42,7 +42,7 @@ def accesses(columns: dict[str, Ints], cells: dict[str, Ints], output: Bools) ->
     Parameters
     ----------
     columns : dict of int64 [statements]
-        Of `collemu.program.recording.Statement`.
+        As `collemu.program.recording.COLUMNS` names them.
     cells : dict of int64 [statements]
         Cells of the first chunk of ``source``, ``term`` and ``target``.
     output : bool [cells]

@@ -128,7 +128,7 @@ class Program:
     collective : str
     ranks : int
     root : int
-        Root of a broadcast or reduce, else 0.
+        Root of a broadcast, reduce, gather or scatter, else 0.
     in_place : bool
         Whether input and output share memory.
     """

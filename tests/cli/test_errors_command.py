@@ -35,6 +35,16 @@ def test_errors_of_own_data(collemu: Collemu, tmp_path: Path) -> None:
     assert 0 < float(worst) < 1e-5
 
 
+@pytest.mark.parametrize("collective", ["gather", "scatter", "alltoallv"])
+def test_errors_of_uneven_collectives(collemu: Collemu, collective: str) -> None:
+    words = (collective, "--ranks", "2,3", "--algorithm", "direct", "--wire", "mxfp4", "-b", "1K", "-e", "1K")
+    outcome = collemu("errors", *words, "--csv", "-")
+    assert outcome.code == 0
+    rows = list(csv.DictReader(outcome.out.splitlines()))
+    assert [(row["ranks"], row["quantisations"]) for row in rows] == [("2", "1"), ("3", "1")]
+    assert all(0 < float(row["largest"]) <= float(row["worst"]) for row in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

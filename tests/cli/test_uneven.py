@@ -58,6 +58,8 @@ def test_verify_and_algorithms_know_them(collemu: Collemu, counts: Path) -> None
     done = collemu("verify", "direct", "--collective", "alltoallv", "--counts", counts)
     assert done.out == "ok alltoallv direct: 1 rank counts, 15 operations, 3 messages, runs with 1 FIFO slot\n"
     done = collemu("algorithms", "--ranks", "5")
+    messages = {tuple(line.split()[:2]): line.split()[3] for line in done.out.splitlines() if line}
+    assert messages["alltoallv", "direct"] == messages["alltoall", "direct"] == "20"
     found = [line.split()[:2] for line in done.out.splitlines() if line.startswith(("alltoallv", "gather", "scatter"))]
     assert found == [
         *(["alltoallv", name] for name in ("direct", "pairwise")),
@@ -72,7 +74,7 @@ def test_perf_deals_out_a_tensor(collemu: Collemu, tmp_path: Path, wire: str) ->
     assert (done.code, done.err) == (0, "")
     for row in done.rows():
         assert row[:2] == ["2800", "175"]
-        assert (float(row[17]) == 0) == (wire == "none")
+        assert (float(row[18]) == 0) == (wire == "none")
     assert "the root has it, and gives each rank a part" in done.out
 
 
@@ -151,6 +153,13 @@ def test_moe_shows_what_wires_lose(collemu: Collemu) -> None:
     assert errors[0] < 1e-6
     assert 0.01 < errors[1] < 0.04
     assert 0.04 < errors[2] < 0.2
+
+
+def test_moe_takes_the_dtype_as_a_wire(collemu: Collemu) -> None:
+    done = collemu("moe", "--ranks", "4", "--tokens", "4", "--hidden", "128", "--dispatch-wire", "dtype", "--csv", "-")
+    first, second = csv.DictReader(io.StringIO(done.out))
+    assert (first["wire"], second["wire"]) == ("dtype", "none")
+    assert first["bytes_a_rank"] == second["bytes_a_rank"]
 
 
 def test_moe_cuts_long_tokens_for_the_check(collemu: Collemu) -> None:

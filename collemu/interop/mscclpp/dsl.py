@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import lcm
 
+from collemu.interop.msccl.words import BUFFERS
 from collemu.interop.mscclpp import plan
 from collemu.interop.mscclpp.fields import Fields, at
-from collemu.interop.mscclpp.layout import BUFFERS, MOST_PARTS, Layout
+from collemu.interop.mscclpp.layout import MOST_PARTS, Layout
 from collemu.interop.mscclpp.plan import Chunks, Gpu, Op, Words
 
 CHUNKS = ("input_chunks", "output_chunks", "scratch_chunks")
@@ -60,7 +61,7 @@ class Reader:
     """Reads the GPUs of a plan, all their channels before the first operation."""
 
     def __init__(self, rows: list[Fields], gpus: list[Gpu], layout: Layout) -> None:
-        self._gpus, self._layout = gpus, layout
+        self._layout = layout
         self._groups: list[list[tuple[int, list[int]]]] = []  # of each GPU: buffer, ranks
         self._remote: list[list[tuple[int, int]]] = []  # of each GPU: rank, buffer
         most = layout.ranks - 1

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from collemu_kernels import kinds
 
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
+from collemu.interop.msccl.words import BUFFERS
 from collemu.interop.mscclpp.plan import Chunks
 
-BUFFERS = {"i": kinds.INPUT, "o": kinds.OUTPUT, "s": kinds.SCRATCH}
 MOST_CHUNKS = 2**22  # in all buffers of all ranks, and in all operations: a small file can ask for much memory
 MOST_PARTS = 2**10
 

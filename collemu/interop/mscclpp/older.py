@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collemu.interop.msccl.words import BUFFERS
 from collemu.interop.mscclpp import plan
 from collemu.interop.mscclpp.fields import Fields, at
-from collemu.interop.mscclpp.layout import BUFFERS, Layout
+from collemu.interop.mscclpp.layout import Layout
 from collemu.interop.mscclpp.plan import Chunks, Gpu, Op, Words
 
 CHUNKS = ("inputChunks", "outputChunks", "scratchChunks")
@@ -41,7 +42,7 @@ class Reader:
     """Reads the GPUs of a plan, all their channels before the first operation."""
 
     def __init__(self, rows: list[Fields], gpus: list[Gpu], layout: Layout) -> None:
-        self._gpus, self._layout = gpus, layout
+        self._layout = layout
         self._numbers: list[dict[_Key, list[int]]] = []  # of each GPU: its channels by what they join
         self._groups: list[dict[str, list[list[int]]]] = []  # of each GPU: ranks by buffer
         most = layout.ranks - 1
