@@ -47,6 +47,7 @@ class Row:
             "collective": point.collective,
             "algorithm": point.algorithm,
             "wire": point.wire,
+            "recipe": str(point.recipe),
             "dtype": point.dtype,
             "op": point.op,
             "root": point.root,
