@@ -284,6 +284,8 @@ def _row(point: Point, system: "System", result: "Result", wrong: int | None) ->
         wire=point.wire,
         recipe=point.recipe.name,
         accumulate=point.recipe.accumulate,
+        scale_mode=point.recipe.scale_mode or "",
+        requantise=point.recipe.requantise,
         wire_bytes=result.wire_bytes,
         bound_us=result.bounds.total_s * 1e6,
         bound=result.bounds.name,

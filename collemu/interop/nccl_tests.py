@@ -31,8 +31,8 @@ class Row:
     time_us, algbw_gbps, busbw_gbps : float
     nwrong : int or None
         Elements that came out wrong in the check; None if it was off.
-    system, collective, algorithm, protocol, fidelity, wire, recipe, accumulate : str
-        ``recipe`` is the name of a published one, or empty.
+    system, collective, algorithm, protocol, fidelity, wire, recipe, accumulate, scale_mode, requantise : str
+        ``recipe`` is the name of a published one, or empty; ``scale_mode`` is empty where it is the wire's own.
     ranks : int
     wire_bytes : int
         Wire images that all ranks sent together: codes, scales and tensor scales, without lines and packet headers.
@@ -72,6 +72,8 @@ class Row:
     wire: str
     recipe: str
     accumulate: str
+    scale_mode: str
+    requantise: str
     wire_bytes: int
     bound_us: float
     bound: str

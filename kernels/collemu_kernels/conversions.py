@@ -56,7 +56,7 @@ def count_encoded(
                     encoded[operation] += piece_elements[piece]
             elif deed in (RECV, RECV_COPY_SEND):
                 known[target] = 1
-            elif deed == COPY and not published:
+            elif deed == COPY and (known[source] == 1 or not published):
                 known[target] = known[source]
             else:
                 if deed != RECV_REDUCE_SEND:

@@ -206,10 +206,14 @@ def move_quantised(data, operation, piece, received, sent):
 
     if kind == COPY:
         values[:] = memory[source : source + 4 * elements].view(np.float32)
-        status = store(data, operation, publish, values, target, target_cell, size)
-        if publish == KEEP and source_cell >= 0 and data.image_known[source_cell] == 1:
-            copy_bytes(remembered_image(data, source_cell, size), remembered_image(data, target_cell, size))
-            data.image_known[target_cell] = 1
+        if source_cell < 0 or data.image_known[source_cell] == 0:
+            return store(data, operation, publish, values, target, target_cell, size)
+        status = store(data, operation, KEEP, values, target, target_cell, size)
+        copy_bytes(remembered_image(data, source_cell, size), remembered_image(data, target_cell, size))
+        data.image_known[target_cell] = 1
+        if publish == PUBLISH_FINAL or (publish != KEEP and data.round_own):
+            copied = memory[target : target + 4 * elements].view(np.float32)
+            status |= decode_image(remembered_image(data, target_cell, size), data.wire, copied)
         return status
     if kind == REDUCE:
         here = memory[target : target + 4 * elements].view(np.float32)

@@ -106,9 +106,11 @@ def count_roundings(
                 continue
             if deed == COPY:
                 total = held[source]
-                if not published:
+                if known[source] == 1 or not published:
+                    held[target] = travelled[source] if published and keeps_decoded else total
                     known[target] = known[source]
                     travelled[target] = travelled[source]
+                    continue
             elif deed == REDUCE:
                 total = max(held[source], held[target]) + per_sum
             else:
@@ -117,9 +119,8 @@ def count_roundings(
                 sent[piece] = total + np.int32(quantised)
                 continue
             held[target] = total
-            if deed != COPY or published:
-                known[target] = published
-                travelled[target] = total + np.int32(1)
+            known[target] = published
+            travelled[target] = total + np.int32(1)
             if published and keeps_decoded:
                 held[target] = travelled[target]
             if deed == RECV_REDUCE_COPY_SEND:

@@ -35,6 +35,13 @@ def test_errors_of_own_data(collemu: Collemu, tmp_path: Path) -> None:
     assert 0 < float(worst) < 1e-5
 
 
+def test_rows_of_perf_say_how_they_quantise(collemu: Collemu) -> None:
+    flags = ("--ranks", "2", "-b", "1K", "-e", "1K", "--wire", "mxfp4", "--scale-mode", "ceil", "--requantise", "hop")
+    row = next(csv.DictReader(collemu("perf", "all_reduce", *flags, "--csv", "-").out.splitlines()))
+    assert (row["recipe"], row["accumulate"]) == ("", "float32")
+    assert (row["scale_mode"], row["requantise"]) == ("ceil", "hop")
+
+
 @pytest.mark.parametrize("collective", ["gather", "scatter", "alltoallv"])
 def test_errors_of_uneven_collectives(collemu: Collemu, collective: str) -> None:
     words = (collective, "--ranks", "2,3", "--algorithm", "direct", "--wire", "mxfp4", "-b", "1K", "-e", "1K")

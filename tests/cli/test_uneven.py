@@ -158,7 +158,7 @@ def test_moe_shows_what_wires_lose(collemu: Collemu) -> None:
 def test_moe_takes_the_dtype_as_a_wire(collemu: Collemu) -> None:
     done = collemu("moe", "--ranks", "4", "--tokens", "4", "--hidden", "128", "--dispatch-wire", "dtype", "--csv", "-")
     first, second = csv.DictReader(io.StringIO(done.out))
-    assert (first["wire"], second["wire"]) == ("dtype", "none")
+    assert (first["wire"], second["wire"]) == ("dtype", "deepep_combine")
     assert first["bytes_a_rank"] == second["bytes_a_rank"]
 
 
