@@ -11,7 +11,7 @@ from collemu.catalogue import System
 from collemu.collectives import REDUCTIONS
 from collemu.dtypes import Dtype
 from collemu.emulator import emulate
-from collemu.number_formats import ELEMENT_FORMATS, LaneFormat, rounding_error
+from collemu.number_formats import ELEMENT_FORMATS, BlockFormat, LaneFormat, rounding_error
 from collemu.payload import Payload, payload_of
 from collemu.recipe import Recipe
 from collemu.reference import Rows, difference
@@ -117,7 +117,12 @@ def growth(errors: Sequence[Error]) -> float | None:
 
 
 def _worst(payload: Payload, quantisations: int, data: Rows, *, adds: bool) -> float | None:
-    """Roundings one after the other, each of at most half a step of the largest sum of magnitudes."""
+    """Roundings one after the other, each of at most half a step of the largest sum of magnitudes.
+
+    Of a block it is a step of its largest number, whichever element that belongs to: sums of the ranks' largest. Steps
+    of tiny numbers do not shrink with them, so each rounding of a term, and of a sum, counts: no rank sends more than
+    one to a result, whatever the algorithm.
+    """
     if payload.operator != "sum" or payload.recipe.accumulate != "float32":
         return None
     format_ = payload.wire_format or ELEMENT_FORMATS.get(payload.held.name)
@@ -127,7 +132,11 @@ def _worst(payload: Payload, quantisations: int, data: Rows, *, adds: bool) -> f
             return None
         relative, absolute = rounding_error(format_)
     magnitudes = [np.abs(row.astype(np.float64)) for row in data]
-    most = max(float(row.max(initial=0.0)) for row in ([np.sum(magnitudes, axis=0)] if adds else magnitudes))
+    largest = [float(row.max(initial=0.0)) for row in magnitudes]
+    most = max(largest)
+    if adds:
+        of_blocks = isinstance(payload.wire_format, BlockFormat)
+        most = sum(largest) if of_blocks else float(np.sum(magnitudes, axis=0).max(initial=0.0))
     additions = len(data) if adds else 0
     at_first = 0.0  # contributions are rounded to the recipe's dtype
     if payload.runs_in != payload.dtype:
@@ -136,7 +145,8 @@ def _worst(payload: Payload, quantisations: int, data: Rows, *, adds: bool) -> f
         most += at_first
     grown = (1 + relative) ** quantisations * (1 + 2.0**-24) ** additions
     at_last = 2 * _half_step(payload.dtype)[0] * grown * most
-    return at_first + (grown - 1) * most + quantisations * grown * absolute + at_last
+    events = quantisations + 2 * additions  # terms may be rounded first, and when they are sent
+    return at_first + (grown - 1) * most + events * grown * absolute + at_last
 
 
 def _half_step(dtype: Dtype) -> tuple[float, float]:

@@ -11,12 +11,15 @@ from collemu_kernels.dataplane import (
     DataPlane,
     publish_inputs,  # pyright: ignore[reportUnknownVariableType]
 )
+from collemu_kernels.format_ids import WIRE_RULE
 from collemu_kernels.images import image_bytes
+from collemu_kernels.saturation import count_saturated
 from numpy.typing import NDArray
 
 from collemu.collectives import REDUCTIONS
 from collemu.dtypes import INTEGER, to_storage, to_values
 from collemu.in_switch import InSwitch, in_switch_of
+from collemu.inputs import plain
 from collemu.lower import Lowered
 from collemu.payload import BAD_VALUE_TEXT, OPERATORS, Payload
 from collemu.recipe import ACCUMULATE
@@ -128,7 +131,11 @@ class Memory:
         """Bytes of the dtype as memory holds them."""
         payload = self.payload
         if payload.runs_in != payload.dtype:
-            storage = to_storage(to_values(storage, payload.dtype), payload.runs_in)
+            values = to_values(storage, payload.dtype)
+            if payload.runs_in.overflows_early:
+                number, no_image = payload.runs_in.format_id, np.zeros(0, np.uint8)
+                self.plane.saturated[-1] += count_saturated(plain(values).reshape(-1), number, WIRE_RULE, no_image)
+            storage = to_storage(values, payload.runs_in)
         return to_values(storage, payload.runs_in) if payload.quantised else storage
 
     def _given(self, held: NDArray[Any]) -> NDArray[Any]:

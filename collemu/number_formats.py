@@ -322,7 +322,11 @@ def rounding_error(number_format: ElementFormat | BlockFormat) -> tuple[float, f
     """
     if isinstance(number_format, BlockFormat):
         element = number_format.element
-        return max(2.0 ** -(element.mantissa_bits + 1), 1 - math.frexp(element.max)[0]), 0.0
+        half_step = 2.0 ** -(element.mantissa_bits + 1)
+        if element.exponent_bits == 0:  # steps are even: they weigh most where the block's largest number is least
+            least = 2.0 ** (math.frexp(element.max)[1] - 1) if number_format.scale is E8M0 else element.max
+            half_step = element.min_subnormal / 2 / least
+        return max(half_step, 1 - math.frexp(element.max)[0]), 0.0
     return 2.0 ** -(number_format.mantissa_bits + 1), number_format.min_subnormal / 2
 
 

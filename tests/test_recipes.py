@@ -213,6 +213,11 @@ def test_saturated_numbers_are_counted_as_reports_count_them(name):
     assert result.saturated == ce.quantization_report(data[0], name).saturated
 
 
+def test_what_is_beyond_the_dtype_of_a_recipe_is_counted():
+    data = np.array([[3000, 1, -448, 464, 465, -np.inf]], np.float32)
+    assert run("all_reduce", "ring", data, "nccl_fp8").saturated == 3
+
+
 def test_a_sum_beyond_fp8_is_counted_once():
     data = np.full((2, 10), 300, np.float32)
     assert run("all_reduce", "ring", data, "nccl_fp8").saturated == 10
