@@ -197,3 +197,12 @@ def test_a_file_that_would_hang_is_refused(tmp_path):
     process = crosscheck(2, "all_reduce", "--algorithm", str(path))
     assert process.returncode == 2
     assert "deadlock at any slot count: rank 0 thread 0 step 0" in one_line(process.stderr)
+
+
+def test_recipes_give_the_same_bytes_in_real_processes():
+    """Own kinds of scales and sums, rounded inputs, a dtype inside, and sums rounded after every addition."""
+    words = ("-b", "4K", "-d", "bfloat16", "--algorithm", "ring,two_shot,direct", "--requantise", "hop")
+    recipes = "quickreduce_int4,nccl_fp8,nccl_symmetric,zeropp_qgz"
+    process = crosscheck(3, "all_reduce,reduce_scatter", "--recipe", recipes, "--wire", "mxfp4", *words)
+    assert process.returncode == 0, process.stderr
+    assert "all identical" in process.stdout
