@@ -53,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
     add("-d", "--datatype", metavar="D", help="dtypes (default float32; int32 and int64 with wire none, small sizes)")
     add("-n", "--iters", default="1", metavar="N", help="timed runs, each compared; prints their median (default 1)")
     add("-w", "--warmup_iters", default="0", metavar="N", help="runs before, compared but not timed (default 0)")
+    add("--timeout", metavar="S", help="end all and say who waits for whom after S seconds without progress")
     add("--not-finite", action="store_true", help="put NaN and infinities among float inputs")
     add("--json", metavar="FILE", help="write header and rows as JSON")
     add("--csv", metavar="FILE", help="write rows as CSV")
@@ -110,10 +111,13 @@ def _communicator(ranks: str | None) -> "Communicator":
 def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     from collemu.cli import crosscheck_table as table
     from collemu.ranks.crosscheck import agree, crosscheck, load_kernels
+    from collemu.ranks.watchdog import Watchdog
 
     first = comm.rank == 0
+    agree(comm, lambda: _seconds(arguments.timeout))
     plan = agree(comm, lambda: _plan(arguments, comm.size))
     agree(comm, lambda: try_outputs(arguments.json, arguments.csv) if first else None)
+    watchdog = Watchdog(comm, _seconds(arguments.timeout), "collemu crosscheck")
     header = table.header_of(comm)
     if first:
         print(table.header_text(header), flush=True)
@@ -132,7 +136,7 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
                 print(text, file=sys.stderr, flush=True)
 
     try:
-        with Progress(len(plan.points)) as progress:
+        with Progress(len(plan.points)) as progress, watchdog:
             progress.say("loading kernels")
             load_kernels(comm)
             for point, trial in plan.points:
@@ -140,7 +144,9 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
                     progress.clear()
                     print(table.system_text(trial.system), flush=True)
                 progress.step(str(point))
-                verdict = _named(point, lambda trial=trial: crosscheck(comm, trial, plan.repeats, plan.warmups))
+                verdict = _named(
+                    point, lambda trial=trial: crosscheck(comm, trial, plan.repeats, plan.warmups, watchdog)
+                )
                 progress.clear()
                 if verdict is not None:
                     rows.append(table.Row(point, verdict))
@@ -152,6 +158,18 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     if first:
         print("\n".join([*(f"# note: {text}" for text in plan.left_out), table.footer_text(rows)]), flush=True)
     return int(any(comm.allgather(not all(row.verdict.identical for row in rows))))
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"--timeout {text!r} is no number of seconds above 0")
+    return seconds
 
 
 def _named(point: options.Point, work: "Callable[[], Verdict | None]") -> "Verdict | None":

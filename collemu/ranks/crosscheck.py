@@ -23,6 +23,7 @@ from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
 from collemu.ranks.opinion import has_opinion, mpi_output
 from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.transport import Bytes, open_transport
+from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe, requantised
 from collemu.rows import input_size
 from collemu.schedule import IN_SWITCH, Schedule, build_schedule
@@ -103,7 +104,9 @@ class Verdict:
         return not self.mismatches
 
 
-def crosscheck(comm: Communicator, trial: Trial, repeats: int = 1, warmups: int = 0) -> Verdict | None:
+def crosscheck(
+    comm: Communicator, trial: Trial, repeats: int = 1, warmups: int = 0, watchdog: Watchdog | None = None
+) -> Verdict | None:
     """Run a collective in the processes of a communicator, one rank each, and in the emulator, and compare.
 
     All processes call it with the same arguments.
@@ -115,6 +118,8 @@ def crosscheck(comm: Communicator, trial: Trial, repeats: int = 1, warmups: int 
     trial : Trial
     repeats, warmups : int
         Runs that are timed, and runs before them that are not; all are compared.
+    watchdog : Watchdog, optional
+        Of these processes; it must have been entered.
 
     Returns
     -------
@@ -126,7 +131,8 @@ def crosscheck(comm: Communicator, trial: Trial, repeats: int = 1, warmups: int 
     AgreedError
         At every process alike, if the emulator or the processes cannot run the trial.
     """
-    verdicts = [_crosscheck(comm, trial, fill, repeats, warmups) for fill in _fills(trial)]
+    watchdog = watchdog or Watchdog(comm, None)
+    verdicts = [_crosscheck(comm, trial, fill, repeats, warmups, watchdog) for fill in _fills(trial)]
     return _merged([verdict for verdict in verdicts if verdict is not None])
 
 
@@ -217,7 +223,7 @@ class _Part:
         self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots)
         self.input = _input(trial, rank, fill)
 
-    def run(self, comm: Communicator) -> tuple[float, Log]:
+    def run(self, comm: Communicator, watchdog: Watchdog) -> tuple[float, Log]:
         """Run it once, together with the other processes; returns seconds and the log."""
         plane = self.memory.plane
         plane.memory[:] = 0
@@ -228,7 +234,9 @@ class _Part:
         transport = open_transport(comm, execution.places, plane.memory if in_switch else None)
         comm.Barrier()
         begin = perf_counter()
-        execute(execution, transport)
+        watchdog.begin(execution.tell)
+        execute(execution, transport, watchdog.beat)
+        watchdog.end()
         seconds = perf_counter() - begin
         transport.close()  # not after an error: the others may never come to it
         return seconds, execution.log()
@@ -261,7 +269,9 @@ def _emulate(trial: Trial, fill: str) -> Result:
     )
 
 
-def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmups: int) -> Verdict | None:
+def _crosscheck(
+    comm: Communicator, trial: Trial, fill: str, repeats: int, warmups: int, watchdog: Watchdog
+) -> Verdict | None:
     schedule = trial.schedule
     part, result = agree(
         comm, lambda: (_Part(trial, comm.rank, fill), _emulate(trial, fill) if comm.rank == 0 else None)
@@ -278,7 +288,7 @@ def _crosscheck(comm: Communicator, trial: Trial, fill: str, repeats: int, warmu
     times: list[float] = []
     sent = 0
     for _ in range(warmups + repeats):
-        seconds, seen = part.run(comm)
+        seconds, seen = part.run(comm, watchdog)
         times.append(seconds)
         sent = int(np.count_nonzero(seen["direction"] == SENT))
         log = log or first_difference(expected_log, seen, schedule)

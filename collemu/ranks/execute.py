@@ -1,7 +1,7 @@
 """One process, one chip: run one rank's part of a schedule, with bytes that really travel."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from collemu_kernels import dataplane, kinds
@@ -84,6 +84,18 @@ class Execution:
     def finished(self) -> bool:
         """Whether every operation has run and every transfer has ended."""
         return self._left == 0 and not self._under_way
+
+    def tell(self) -> str:
+        """What it does, or waits for, in words; another thread may ask."""
+        if self._ready or not self._under_way:
+            return f"runs its operations, {self._left} are left"
+        coming = [passage for passage, comes_in in list(self._under_way.values()) if comes_in]
+        passage, *_ = sorted(coming, key=lambda each: each.operation) or [
+            each for each, _ in list(self._under_way.values())
+        ]
+        what = f"message {passage.number} of channel {passage.channel}"
+        deed = f"waits for {what} from" if coming else f"waits until {what} is taken by"
+        return f"{deed} rank {passage.peer}, at {self._schedule.describe(passage.operation)}"
 
     def log(self) -> Log:
         """The messages and accesses so far, as operations took and gave them."""
@@ -172,8 +184,8 @@ class Execution:
             self._ready.append(operation)
 
 
-def execute(execution: Execution, transport: Transport) -> None:
-    """Run one rank's operations to the end.
+def execute(execution: Execution, transport: Transport, beat: Callable[[], None] = lambda: None) -> None:
+    """Run one rank's operations to the end; ``beat`` is called whenever something has happened.
 
     Raises
     ------
@@ -188,3 +200,4 @@ def execute(execution: Execution, transport: Transport) -> None:
             execution.take(transport.wait())
         else:
             execution.run_next(transport)
+        beat()
