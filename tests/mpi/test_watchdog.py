@@ -18,9 +18,7 @@ DRIVER = Path(__file__).parent / "drivers" / "stall.py"
 WORDS = ("crosscheck", "all_reduce", "--algorithm", "ring", "-b", "4K", "--wire", "none", "-d", "float32")
 
 
-@pytest.mark.parametrize(
-    ("how", "told"), [("stop", "rank 1 does not answer; "), ("sleep", "rank 1 waits for message 1 of channel 0 from")]
-)
+@pytest.mark.parametrize(("how", "told"), [("stop", "rank 1 does not answer; "), ("sleep", "rank 1 waits for message")])
 def test_a_stalled_rank_ends_all(how, told):
     begin = time.monotonic()
     process = run_under_mpi(3, [str(DRIVER), how, *WORDS, "--timeout", "2"], timeout=60)
