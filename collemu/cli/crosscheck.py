@@ -5,12 +5,13 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collemu.cli import options
 from collemu.cli.files import is_file
 from collemu.cli.fits import Fit
-from collemu.cli.outputs import try_outputs, write_whole
+from collemu.cli.outputs import STDOUT, try_outputs, write_whole
 from collemu.cli.points import count_of, refuse_oversized
 from collemu.cli.progress import Progress
 
@@ -23,6 +24,8 @@ START = "mpirun -n 4 collemu crosscheck all_reduce"
 # an odd number of about 1 MiB of float32 in all: enough to check bytes, light enough for many ranks on few cores.
 SMALL_COUNTS = (1, 1001)
 LARGE_COUNT = 2**18 + 1
+
+INTERRUPTED = 130
 
 
 class _Plan(NamedTuple):
@@ -69,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         0 all identical, 1 something differs, 2 bad input; the same in every process.
     """
     from collemu.ranks.crosscheck import AgreedError
-    from collemu.ranks.launch import abort, launched_rank
+    from collemu.ranks.launch import abort, fault_text, launched_rank
 
     try:
         comm = _communicator(arguments.ranks)
@@ -84,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     except BaseException as error:
         if arguments.debug:
             traceback.print_exc()
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        abort(comm, f"collemu crosscheck: rank {comm.rank} of {comm.size}: {reason}")
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        abort(comm, f"collemu crosscheck: rank {comm.rank} of {comm.size}: {fault_text(error)}", code)
         raise
 
 
@@ -110,10 +113,11 @@ def _communicator(ranks: str | None) -> "Communicator":
 
 def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     from collemu.cli import crosscheck_table as table
-    from collemu.ranks.crosscheck import agree, crosscheck, load_kernels
+    from collemu.ranks.crosscheck import agree, agree_on_start, crosscheck, load_kernels
     from collemu.ranks.watchdog import Watchdog
 
     first = comm.rank == 0
+    agree_on_start(comm, arguments.words)
     agree(comm, lambda: _seconds(arguments.timeout))
     plan = agree(comm, lambda: _plan(arguments, comm.size))
     agree(comm, lambda: try_outputs(arguments.json, arguments.csv) if first else None)
@@ -125,11 +129,13 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
             _tell_setup(header)
     rows: list[table.Row] = []
 
-    def write_files() -> None:
-        if rows and arguments.json:
+    def write_files(wanted: Callable[[str], bool] = bool) -> None:
+        if rows and arguments.json and wanted(arguments.json):
             write_whole(arguments.json, lambda file: table.write_json(file, header, rows))
-        if rows and arguments.csv:
+        if rows and arguments.csv and wanted(arguments.csv):
             write_whole(arguments.csv, lambda file: table.write_csv(file, rows))
+
+    def tell_partial() -> None:
         if 0 < len(rows) < len(plan.points):
             for name in filter(None, (arguments.json, arguments.csv)):
                 text = f"collemu crosscheck: {name} holds {len(rows)} of {len(plan.points)} points"
@@ -151,13 +157,20 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
                 if verdict is not None:
                     rows.append(table.Row(point, verdict))
                     print(rows[-1].text(), flush=True)
+                    write_files(_is_plain)  # at once: whoever fails next ends this process too
     except BaseException:
         write_files()  # rows are at the first process alone
+        tell_partial()
         raise
     agree(comm, write_files)
     if first:
         print("\n".join([*(f"# note: {text}" for text in plan.left_out), table.footer_text(rows)]), flush=True)
     return int(any(comm.allgather(not all(row.verdict.identical for row in rows))))
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a file can be written again and again."""
+    return name != STDOUT and (Path(name).is_file() or not Path(name).exists())
 
 
 def _seconds(text: str | None) -> float | None:
@@ -180,6 +193,9 @@ def _named(point: options.Point, work: "Callable[[], Verdict | None]") -> "Verdi
         return work()
     except AgreedError as error:
         raise AgreedError(f"{point}: {error}") from None
+    except BaseException as error:
+        error.add_note(f"at {point}")
+        raise
 
 
 def _check_size(ranks: str | None, processes: int) -> None:

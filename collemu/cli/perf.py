@@ -65,8 +65,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 1 if an element came out wrong."""
-    from collemu.ranks.crosscheck import agree
-    from collemu.ranks.launch import abort
+    from collemu.ranks.crosscheck import agree, agree_on_start
+    from collemu.ranks.launch import abort, fault_text
 
     check = options.whole(arguments.check, "-c", least=0, most=2)
     tensor, notes = _tensor(arguments)
@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes += [*_left_out(arguments, points), *fit.left_out]
     comm = _processes()
     try:
+        agree_on_start(comm, arguments.words)
         agree(comm, lambda: _prepare(arguments, points, comm))
         table = sys.stdout if comm.rank == 0 and STDOUT not in (arguments.json, arguments.csv) else None
         recipes = list(dict.fromkeys(point.recipe for point in points))
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError:
         raise
     except BaseException as error:
-        abort(comm, f"collemu perf: process {comm.rank} of {comm.size}: {type(error).__name__}: {error}")
+        abort(comm, f"collemu perf: process {comm.rank} of {comm.size}: {fault_text(error)}")
         raise
 
 

@@ -3,13 +3,17 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+from collemu_kernels._jit import source_fingerprint
 from numpy.typing import NDArray
 
-from collemu import System, load_system
+from collemu import System, __version__, load_system
+from collemu import __file__ as collemu_file
 from collemu.collectives import REDUCTIONS, UNEVEN
 from collemu.dtypes import find_dtype
 from collemu.emulator import Result, emulate
@@ -154,6 +158,30 @@ def agree(comm: Communicator, work: Callable[[], Done]) -> Done:
         if each is not None:
             raise AgreedError(each)
     return done[0]
+
+
+def agree_on_start(comm: Communicator, words: Sequence[str]) -> None:
+    """Check that every process was started with the same words and runs the same sources.
+
+    Raises
+    ------
+    AgreedError
+        With what the first process has, and the first that has something else.
+    """
+    everybody = comm.allgather((" ".join(words), f"collemu {__version__}", f"sources {_fingerprint()}"))
+    for rank, each in enumerate(everybody):
+        for mine, theirs in zip(everybody[0], each, strict=True):
+            if mine != theirs:
+                raise AgreedError(f"all ranks must run the same: rank 0 has '{mine}', rank {rank} has '{theirs}'")
+
+
+def _fingerprint() -> str:
+    """Of the package's sources and the catalogue, and of the kernels."""
+    package = Path(collemu_file).parent
+    digest = sha256(source_fingerprint().encode())
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".toml")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def load_kernels(comm: Communicator) -> None:

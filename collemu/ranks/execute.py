@@ -191,13 +191,19 @@ def execute(execution: Execution, transport: Transport, beat: Callable[[], None]
     ------
     RuntimeError
         If operations are left that nothing can start any more.
+
+    Whatever is raised has a note that says what the rank was doing or waiting for.
     """
-    execution.start(transport)
-    while not execution.finished:
-        if execution.stuck:
-            raise RuntimeError("operations are left that nothing can start: the schedule deadlocks")
-        if execution.idle:
-            execution.take(transport.wait())
-        else:
-            execution.run_next(transport)
-        beat()
+    try:
+        execution.start(transport)
+        while not execution.finished:
+            if execution.stuck:
+                raise RuntimeError("operations are left that nothing can start: the schedule deadlocks")
+            if execution.idle:
+                execution.take(transport.wait())
+            else:
+                execution.run_next(transport)
+            beat()
+    except BaseException as error:
+        error.add_note(f"which {execution.tell()}")
+        raise

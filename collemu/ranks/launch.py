@@ -101,18 +101,25 @@ def library(comm: "MPI.Intracomm | Alone") -> str:
     return " ".join(word for word in words if word not in ("Version:", "version:"))
 
 
-def abort(comm: "MPI.Intracomm | Alone", reason: str) -> None:
+def abort(comm: "MPI.Intracomm | Alone", reason: str, code: int = 1) -> None:
     """End all processes, as the others may wait for this one for ever. Returns only where there are no others.
 
-    What goes wrong in all processes is said by the first: the others give it time to end them.
+    What goes wrong in all processes is said by the first that can: the others give it time to end them.
     """
     if isinstance(comm, Alone):
         return
-    if comm.rank != 0:
-        sleep(0.3)
+    sleep(min(0.3 * comm.rank, 2.0))
     print(reason, file=sys.stderr, flush=True)
     sys.stdout.flush()
-    comm.Abort(1)
+    comm.Abort(code)
+
+
+def fault_text(error: BaseException) -> str:
+    """What a process failed of and where, as its notes say, on one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    parts = [": ".join(filter(None, (type(error).__name__, str(error)))), *getattr(error, "__notes__", ())]
+    return " ".join(", ".join(parts).split())
 
 
 def mpirun_here() -> Path | None:
