@@ -77,6 +77,12 @@ def test_no_more_channels_than_help():
     assert all(times[fewer] > SAME * min(times.values()) for fewer in times if fewer < small.choice.channels)
 
 
+def test_switches_speak_no_protocol_of_lines():
+    choices = choices_of(LIBRARIES["nccl"], "all_reduce", H100, tuple(H100.protocols))
+    assert {each.protocol for each in choices if each.algorithm == "nvls"} == {"simple"}
+    assert {each.protocol for each in choices if each.algorithm == "ring"} == {"simple", "ll", "ll128"}
+
+
 def test_libraries_have_only_algorithms_that_there_are():
     for library in LIBRARIES.values():
         for collective, names in (library.algorithms or {}).items():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collemu.arguments import one_of
 from collemu.cli.files import (
     collectives_of,
     is_file,
@@ -57,6 +58,8 @@ class Point:
     protocol, fidelity : str
     counts : str or None
         Path of an alltoallv's counts.
+    like : str
+        Library whose algorithms ``auto`` chooses from.
     """
 
     system: str
@@ -74,6 +77,7 @@ class Point:
     protocol: str = AUTO
     fidelity: str = AUTO
     counts: str | None = None
+    like: str = "all"
 
     def __str__(self) -> str:
         """What errors and progress call it."""
@@ -199,6 +203,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     from collemu.dtypes import DTYPES, find_dtype
     from collemu.emulator import FIDELITIES, find_protocol
     from collemu.model.bandwidth import count_for_size
+    from collemu.model.libraries import LIBRARIES
     from collemu.payload import OPERATORS
 
     known = collectives()
@@ -210,6 +215,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
     )
     root = whole(arguments.root, "-r", least=0)
     channels, chunks = lanes(arguments)
+    like = one_of(getattr(arguments, "like", "all"), LIBRARIES, "--like")
     whole(arguments.iters, "-n", least=0)
     whole(arguments.warmup_iters, "-w", least=0)
     if arguments.fidelity not in FIDELITIES:
@@ -278,6 +284,7 @@ def resolve_points(arguments: argparse.Namespace, ranks: int | None = None, fits
                         protocol=spoken,
                         fidelity=arguments.fidelity,
                         counts=file,
+                        like=like,
                     )
                     for size, count in amounts
                 ]

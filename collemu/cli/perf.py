@@ -51,6 +51,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "-c", "--check", default="1", metavar="N", help="0: no check of the outputs; 2: check full size too (default 1)"
     )
+    parser.add_argument(
+        "--like", default="all", metavar="L", help="whose algorithms auto has: nccl, rccl, custom (default all)"
+    )
     output = parser.add_argument_group("data and output")
     output.add_argument(
         "--data",

@@ -129,8 +129,8 @@ def settled(point: Point, system: "System") -> Point:
     """The point with an algorithm in place of ``auto``."""
     if point.algorithm != AUTO:
         return point
-    from collemu import algorithms
     from collemu.model.choose import Choice, Task, fastest
+    from collemu.model.libraries import LIBRARIES, names_of
 
     task = Task(
         point.collective,
@@ -142,7 +142,9 @@ def settled(point: Point, system: "System") -> Point:
         root=point.root,
         counts=counts_of(point.collective, point.ranks, point.count, point.counts),
     )
-    names = _of_recipe(point) or algorithms(point.collective, system)
+    names = _of_recipe(point) or names_of(LIBRARIES[point.like], point.collective, system)
+    if not names:
+        raise ValueError(f"{point.like} has no algorithm for {point.collective} on {system.name}; try --like all")
     choices = [Choice(name, point.protocol, point.channels, point.chunks) for name in names]
     name = fastest(task, choices, point.count).algorithm
     return replace(point, algorithm=name)

@@ -73,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     choices = choices_of(LIBRARIES[library], task.collective, system, _protocols(arguments, system), channels)
     factor = options.whole(arguments.stepfactor, "-f", least=2)
     wanted = sizes(parse_size(arguments.minbytes), parse_size(arguments.maxbytes), 1, factor)
+    last = parse_size(arguments.maxbytes)
+    wanted += [last] if wanted[-1] < last else []
     try_outputs(arguments.json, None)
     with Progress(len(wanted), "sizes") as progress:
         ranges = tune(task, choices, wanted, told=lambda size: progress.step(f"{task.collective} {size} B"))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from collemu.builders import IN_SWITCH
 from collemu.catalogue import System
 from collemu.model.choose import Choice
 from collemu.schedule import algorithms
@@ -69,17 +70,24 @@ LIBRARIES = {
                 "sendrecv": ("direct",),
             },
             _POWERS,
-            "RCCL, which has no switches to add",
+            "RCCL: the classic algorithms of NCCL that need no switch, over point-to-point messages for the rest",
         ),
         Library(
             "custom",
             {"all_reduce": ("one_shot", "two_shot", "nvls"), "reduce_scatter": ("direct",), "all_gather": ("direct",)},
             (1, 2, 4, 8),
-            "kernels of TensorRT-LLM, vLLM and MSCCL++ for one domain",
+            "the kernels for one domain of TensorRT-LLM (custom_all_reduce), vLLM (custom_all_reduce.cuh), MSCCL++",
         ),
         Library("all", None, (1, 2, 4, 8), "every built-in algorithm"),
     )
 }
+
+
+def names_of(library: Library, collective: str, system: System) -> list[str]:
+    """The algorithms of a library for a collective that a system can run; there may be none."""
+    known = algorithms(collective, system)
+    mine = known if library.algorithms is None else library.algorithms.get(collective, ())
+    return [name for name in mine if name in known]
 
 
 def choices_of(
@@ -96,15 +104,15 @@ def choices_of(
     ValueError
         If it has no algorithm for the collective that the system can run.
     """
-    known = algorithms(collective, system)
-    mine = known if library.algorithms is None else library.algorithms.get(collective, ())
-    names = [name for name in mine if name in known]
+    names = names_of(library, collective, system)
     if not names:
         raise ValueError(f"{library.name} has no algorithm for {collective} on {system.name}; try --like all")
+    in_lines = {name for name, spoken in system.protocols.items() if spoken.line_bytes != spoken.data_bytes}
     return [
         Choice(name, protocol, lanes, pieces)
         for name in names
         for protocol in protocols
+        if not (name in IN_SWITCH and protocol in in_lines)  # what a switch adds and copies has no flags in its lines
         for lanes in channels or library.channels
         for pieces in PIECES.get(name, (None,))
     ]

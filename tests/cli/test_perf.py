@@ -312,3 +312,13 @@ def test_rows_name_their_network(collemu) -> None:
     assert outcome.code == 0
     for name in systems.split(","):
         assert f"# system {name} fingerprint" in outcome.out
+
+
+def test_auto_has_the_algorithms_of_a_library(collemu: Collemu) -> None:
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "4M", "-f", "64", "--ranks", "8")
+    rows = collemu(*words, "--like", "rccl").rows()
+    assert {row[9] for row in rows} <= {"ring", "tree"}
+    assert {row[9] for row in collemu(*words).rows()} & {"one_shot", "two_shot"}
+    other = collemu(*words, "--like", "gloo")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "choose nccl, rccl, custom, all" in other.err
