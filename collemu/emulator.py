@@ -29,6 +29,7 @@ from collemu.schedule import Schedule
 from collemu.timeline import Timeline, timeline_of
 from collemu.timing import Timing, simulate
 from collemu.waiting import Waiting, waiting_of
+from collemu.wire_parts import WireParts, wire_parts_of
 
 FIDELITIES = ("auto", "packet", "flow")
 QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds,
@@ -137,6 +138,11 @@ class Result:
     memory_utilisation: float
     waiting: Waiting | None
     saturated: int | None
+
+    @cached_property
+    def wire_parts(self) -> WireParts:
+        """What the bytes of the messages are: codes, scales, padding."""
+        return wire_parts_of(self.lowered, self.payload)
 
     @cached_property
     def quantisations(self) -> Quantisations:

@@ -225,6 +225,28 @@ def test_a_sum_beyond_fp8_is_counted_once():
     assert run("all_reduce", "ring", data, ce.Recipe(wire="float8_e4m3fn")).saturated == 10
 
 
+@pytest.mark.parametrize(
+    ("wire", "count", "codes", "scales", "padding"),
+    [
+        ("none", 33, 132, 0, 0),
+        ("bfloat16", 33, 66, 0, 0),
+        ("float6_e2m3fn", 33, 24.75, 0, 0.25),
+        ("mxfp4", 33, 16.5, 2, 0.5),
+        ("mxfp8_e4m3", 64, 64, 2, 0),
+        ("nvfp4", 33, 16.5, 3 + 4, 0.5),
+        ("fp8_block128", 129, 129, 8, 0),
+        ("int4_lanes32", 65, 32.5, 8, 0.5),
+        ("tfloat32", 3, 12, 0, 0),
+    ],
+)
+def test_the_bytes_of_a_message_are_codes_scales_and_padding(wire, count, codes, scales, padding):
+    one = ce.build_schedule("broadcast", "ring", 2, chunks=1)
+    result = ce.emulate(one, PLAIN, count=count, wire=wire)
+    parts = result.wire_parts
+    assert (parts.codes, parts.scales, parts.padding) == (codes, scales, padding)
+    assert parts.total == result.wire_bytes
+
+
 # The rules of recipes.
 
 
