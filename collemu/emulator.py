@@ -21,6 +21,7 @@ from collemu.lower import Lowered, lower
 from collemu.memory import build_memory, no_data, replicas_identical
 from collemu.model.bounds import Bounds, lower_bound
 from collemu.payload import Payload, payload_of
+from collemu.processes import simulate_processes
 from collemu.published import find_recipe
 from collemu.quantisations import Quantisations, quantisations_of
 from collemu.recipe import Recipe, requantised
@@ -31,7 +32,7 @@ from collemu.timing import Timing, simulate
 from collemu.waiting import Waiting, waiting_of
 from collemu.wire_parts import WireParts, wire_parts_of
 
-FIDELITIES = ("auto", "packet", "flow")
+FIDELITIES = ("auto", "packet", "flow", "processes")
 QUICK_PACKETS = 2**28  # what `auto` emulates packet by packet: some seconds,
 QUICK_PAIRS = 2**21  # and some 100 MB of queues
 SWITCH_PACKETS = 4  # packets that take as long as one that a switch adds or copies
@@ -194,7 +195,8 @@ def emulate(
         ``packet``: every packet, exact by the rules of docs/timing-rules.md. ``flow``: whole messages at shared ports,
         the same where no two messages meet at a port and none has more packets than credits. ``auto``: packet, but flow
         where there would be more than 2**28 packets or 2**21 queues, or a torus has to be crossed; the header says
-        which.
+        which. ``processes``: ranks are processes of one machine, as on a system that `collemu calibrate host` wrote,
+        where ``auto`` takes it.
     protocol : str
         A protocol of the system, or ``auto``: the one that the schedule was written for, or else the system's default.
     timeline : bool
@@ -242,8 +244,11 @@ def emulate(
             memory.write_input(rank, row)
     spoken = system.protocols[chosen]
     model = fidelity if fidelity != "auto" else choose_fidelity(lowered, system, spoken)
-    run = simulate if model == "packet" else simulate_flow
-    timing = run(lowered, system, spoken, memory.plane if memory else no_data())
+    plane = memory.plane if memory else no_data()
+    if model == "processes":
+        timing = simulate_processes(lowered, system, spoken, payload, plane)
+    else:
+        timing = (simulate if model == "packet" else simulate_flow)(lowered, system, spoken, plane)
 
     outputs, identical = None, None
     if memory:
@@ -304,7 +309,9 @@ def find_protocol(system: System, protocol: str, written_for: str = "auto") -> s
 
 
 def choose_fidelity(lowered: Lowered, system: System, protocol: Protocol) -> str:
-    """The model that ``auto`` stands for: packets where they can be emulated, and within seconds."""
+    """The model that ``auto`` stands for: processes, or packets where they can be emulated, and within seconds."""
+    if system.processes is not None:
+        return "processes"
     routes = routes_of(lowered.messages, system, protocol, far=True)
     ranks = lowered.schedule.ranks
     switched = system.domain.topology not in ("mesh", "torus")

@@ -41,6 +41,8 @@ class Timing:
         For how long a port had a packet to send, a free link and no credit.
     down_queued, down_packets : int64 arrays, (chips, lanes)
         How long the packets of an output waited for it, added up; and how many they were.
+    own_work : int64 array, optional
+        What each operation took, where the engine has costs of its own: steps are in it.
     """
 
     time: int
@@ -55,6 +57,7 @@ class Timing:
     up_stalled: Int64
     down_queued: Int64
     down_packets: Int64
+    own_work: Int64 | None = None
 
 
 def following_of(thread: Int32) -> Int32:

@@ -66,10 +66,11 @@ def waiting_of(lowered: Lowered, timing: Timing, system: System, protocol: Proto
     sends = np.flatnonzero(lowered.sent != NONE)
     in_switch = np.flatnonzero(IN_SWITCH[schedule.ops["kind"]])
     step[in_switch] = protocol.step_latency_fs
-    work = work_of(lowered, system, protocol)
+    work = work_of(lowered, system, protocol) if timing.own_work is None else timing.own_work
     answered = np.zeros(len(start), np.int64)
     answered[in_switch] = (finish - start - step - work)[in_switch]
-    step[sends] = steps_of(crosses(messages, system), system, protocol)[lowered.sent[sends]]
+    if timing.own_work is None:
+        step[sends] = steps_of(crosses(messages, system), system, protocol)[lowered.sent[sends]]
     last = np.full(len(schedule.threads), launch, np.int64)
     np.maximum.at(last, thread, finish)
 

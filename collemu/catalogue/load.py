@@ -2,8 +2,9 @@
 
 A file holds ``name``, ``title`` and ``default_protocol``, and ``status`` and ``topology`` where there is one to tell;
 the tables of ``SECTIONS``; ``[protocol.X]`` for one or more of dma, simple, ll and ll128; and ``[sources]``. A name of
-a ``network`` of the catalogue stands for ``[scaleout]``. Each number is an inline table with ``value``, ``source`` (a
-key of ``[sources]``), ``confidence`` and, if useful, ``note``.
+a ``network`` of the catalogue stands for ``[scaleout]``. ``[processes]`` makes ranks the processes of one machine, with
+``[conversion.X]`` for wire formats and ``[reduction.X]`` for dtypes. Each number is an inline table with ``value``,
+``source`` (a key of ``[sources]``), ``confidence`` and, if useful, ``note``.
 """
 
 import os
@@ -14,6 +15,8 @@ from typing import cast
 
 from collemu.catalogue.quantity import CONFIDENCES, Number, Quantity, checked, hint, shown, unit_of
 from collemu.catalogue.system import (
+    FAMILIES,
+    OPTIONAL_SECTIONS,
     PROTOCOLS,
     SECTIONS,
     WIRINGS,
@@ -128,7 +131,8 @@ class _Reader:
 
     def system(self, content: Mapping[str, object]) -> System | None:
         """The system, or None with ``faults`` filled."""
-        self._unknown_keys("", content, (*TEXT_KEYS, *OPTIONAL_TEXT_KEYS, *SECTIONS, "protocol", "sources"))
+        known = (*TEXT_KEYS, *OPTIONAL_TEXT_KEYS, *SECTIONS, *OPTIONAL_SECTIONS, *FAMILIES, "sources")
+        self._unknown_keys("", content, known)
         name, title, default_protocol = (self._text("", key, content) for key in TEXT_KEYS)
         status, topology, network = (
             self._text("", key, content) if key in content else "" for key in OPTIONAL_TEXT_KEYS
@@ -146,6 +150,13 @@ class _Reader:
                 self._network(network)
             else:
                 self._section(section, kinds(kind, topology), self._table("", section, content))
+        for section, kind in OPTIONAL_SECTIONS.items():
+            if section in content:
+                self._section(section, kinds(kind), self._table("", section, content))
+        for family in ("conversion", "reduction"):
+            table = self._table("", family, content) if family in content else {}
+            for member in table:
+                self._section(f"{family}.{member}", kinds(FAMILIES[family]), self._table(f"{family}.", member, table))
         protocols = self._table("", "protocol", content)
         self._unknown_keys("protocol.", protocols, PROTOCOLS)
         for protocol in PROTOCOLS:

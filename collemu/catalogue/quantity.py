@@ -45,13 +45,18 @@ MAX_COUNTS = {  # what tables are made from
     "shape": 2**10,
     "data_bytes": 2**20,
     "line_bytes": 2**20,
+    "cores": 2**12,
 }
 MAX_RATIO_TERM = 2**31 - 1  # products of two terms, and of a packet's bytes and one, stay within int64
-ZERO_ALLOWED = ("launch_s", "step_latency_s", "message_overhead_s", "packet_byte_enable_bytes")
+ZERO_ALLOWED = (
+    *("launch_s", "step_latency_s", "message_overhead_s", "packet_byte_enable_bytes"),
+    *("operation_s", "send_s", "notice_s", "wake_s", "eager_bytes", "copy_s", "reduce_s", "transfer_s"),
+)
 LISTS = ("shape", "links_per_direction", "chips_per_level", "links_per_level", "hops_per_level")  # one a dimension
 LIST_ALLOWED = ("links_per_plane",)  # or one number for all
+TABLES = ("sizes_bytes", "copy_s", "reduce_s", "transfer_s")  # one number a size
 
-Number = int | float | bool | tuple[int, ...]
+Number = int | float | bool | tuple[int, ...] | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Quantity:
 
     Attributes
     ----------
-    value : int, float, bool or tuple of int
+    value : int, float, bool or a tuple of numbers
         In the SI base unit ``unit``.
     unit : str
         ``s``, ``bytes``, ``bytes/s``, ``flop/s``, or empty for counts, ratios and switches.
@@ -139,13 +144,14 @@ def checked(key: str, kind: type, value: object) -> Number:
         if not isinstance(value, bool):
             raise ValueError(f"must be true or false, not {shown(value)}")
         return value
-    if key in LISTS and not isinstance(value, list | tuple):
-        raise ValueError(f"must be a list of whole numbers, not {shown(value)}")
-    if isinstance(value, list | tuple) and key in LISTS + LIST_ALLOWED:
+    if key in LISTS + TABLES and not isinstance(value, list | tuple):
+        whole = "whole " if key in LISTS else ""
+        raise ValueError(f"must be a list of {whole}numbers, not {shown(value)}")
+    if isinstance(value, list | tuple) and key in LISTS + LIST_ALLOWED + TABLES:
         numbers = cast(Sequence[object], value)
         if not numbers:
             raise ValueError("must have at least one number")
-        return tuple(cast(int, _checked_number(key, int, each)) for each in numbers)
+        return cast(Number, tuple(_checked_number(key, kind if key in TABLES else int, each) for each in numbers))
     return _checked_number(key, kind, cast(object, value))
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from collemu.catalogue.quantity import (
     MIN_RATE,
+    TABLES,
     USER,
     Number,
     Quantity,
@@ -220,6 +221,55 @@ class Scaleout:
 
 
 @dataclass(frozen=True)
+class Processes:
+    """What ranks that are processes of one machine spend; they share its cores.
+
+    Attributes
+    ----------
+    cores : int
+        Of the machine: as many processes run at once.
+    operation_s, send_s
+        Of any operation; of one that sends, beside that.
+    notice_s
+        To take what has come: messages, and notices that what was sent is gone.
+    wake_s
+        From something's coming to its being noticed by a process that waits.
+    eager_bytes : int
+        Up to so many, a message is gone once it is sent; a longer one, once its receiver has taken it.
+    sizes_bytes : tuple of int
+        Sizes at which the following were measured; between them, and beyond, times lie on straight lines.
+    copy_s, reduce_s, transfer_s : tuple of float
+        To copy so many bytes of memory, to add so many to as many, to take a message of so many.
+    """
+
+    cores: int
+    operation_s: float
+    send_s: float
+    notice_s: float
+    wake_s: float
+    eager_bytes: int
+    sizes_bytes: tuple[int, ...]
+    copy_s: tuple[float, ...]
+    reduce_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Rates of a wire format: bytes of the memory that is encoded into it, and decoded from it."""
+
+    encode_bytes_per_s: float
+    decode_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Rate at which numbers of a dtype are added: bytes of what comes in."""
+
+    reduce_bytes_per_s: float
+
+
+@dataclass(frozen=True)
 class Source:
     """Where a number was read."""
 
@@ -228,6 +278,8 @@ class Source:
 
 
 SECTIONS: dict[str, type] = {"chip": Chip, "domain": Domain, "endpoint": Endpoint, "scaleout": Scaleout}
+OPTIONAL_SECTIONS: dict[str, type] = {"processes": Processes}
+FAMILIES: dict[str, type] = {"protocol": Protocol, "conversion": Conversion, "reduction": Reduction}
 PROTOCOLS = ("dma", "simple", "ll", "ll128")
 WIRINGS = {  # numbers of a domain that only some topologies have
     "switched": ("planes", "links_per_plane"),
@@ -241,7 +293,20 @@ def kinds(section: type, topology: str = "switched") -> dict[str, type]:
     """Kind (int, float or bool; int of lists too) of every number of a section, in order."""
     other = {key for name, keys in WIRINGS.items() if name != topology for key in keys}
     fields = [field for field in dataclasses.fields(section) if field.name not in other and field.name != "topology"]
-    return {field.name: field.type if isinstance(field.type, type) else int for field in fields}
+    return {field.name: _kind_of(field.type) for field in fields}
+
+
+def _kind_of(annotation: object) -> type:
+    """The type of a field, or of the numbers in its list."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation
+    return float if float in get_args(annotation) else int
+
+
+def section_of(name: str) -> type:
+    """The section that a dotted name of a number belongs to."""
+    head = name.partition(".")[0]
+    return FAMILIES.get(head) or (SECTIONS | OPTIONAL_SECTIONS)[head]
 
 
 @dataclass(frozen=True)
@@ -258,6 +323,10 @@ class System:
         By name: dma, simple, ll, ll128, or some of them.
     default_protocol : str
         The one that ``protocol="auto"`` stands for.
+    processes : Processes or None
+        Where ranks are processes of one machine, what these spend.
+    conversions, reductions : mappings of str to Conversion and to Reduction
+        By wire format and by dtype, where a system of processes says so.
     provenance : mapping of str to Quantity
         Origin of every number, by dotted name: ``domain.chips``, ``protocol.ll.data_bytes``.
     sources : mapping of str to Source
@@ -273,6 +342,9 @@ class System:
     protocols: Mapping[str, Protocol]
     default_protocol: str
     scaleout: Scaleout
+    processes: Processes | None
+    conversions: Mapping[str, Conversion]
+    reductions: Mapping[str, Reduction]
     provenance: Mapping[str, Quantity]
     sources: Mapping[str, Source]
 
@@ -362,8 +434,7 @@ class System:
                 continue
             key = name.rpartition(".")[2]
             try:
-                section = Protocol if name.startswith("protocol.") else SECTIONS[name.partition(".")[0]]
-                plain = checked(key, kinds(section, self.domain.topology)[key], _plain(value))
+                plain = checked(key, kinds(section_of(name), self.domain.topology)[key], _plain(value))
             except ValueError as error:
                 faults.append(f"{name}: {error}")
                 continue
@@ -408,7 +479,19 @@ def contradictions(quantities: Mapping[str, Quantity], topology: str) -> list[st
         faults += [f"scaleout.domains: {domains} of {chips} chips exceed cluster_max_chips {most}"] * (domains > 1)
     if values.get("domain.in_switch_reduction") is True and topology != "switched":
         faults.append(f"domain.in_switch_reduction: switches of topology {topology} cannot; set it to false")
-    return faults + _wiring_faults(values, topology)
+    return faults + _wiring_faults(values, topology) + _table_faults(values)
+
+
+def _table_faults(values: Mapping[str, Any]) -> list[str]:
+    sizes: tuple[int, ...] | None = values.get("processes.sizes_bytes")
+    if sizes is None:
+        return []
+    if any(after <= before for before, after in pairwise(sizes)):
+        return [f"processes.sizes_bytes: {list(sizes)} must grow"]
+    tables = [(name, values[name]) for name in (f"processes.{key}" for key in TABLES[1:]) if name in values]
+    return [
+        f"{name}: {len(table)} numbers for {len(sizes)} sizes" for name, table in tables if len(table) != len(sizes)
+    ]
 
 
 def _wiring_faults(values: Mapping[str, Any], topology: str) -> list[str]:
@@ -454,7 +537,10 @@ def assemble(
     def part(prefix: str, section: type, **more: str) -> Any:
         return section(**{key: quantities[f"{prefix}.{key}"].value for key in kinds(section, topology)}, **more)
 
-    present = {key.split(".")[1] for key in quantities if key.startswith("protocol.")}
+    def family(prefix: str) -> dict[str, Any]:
+        present = dict.fromkeys(key.split(".")[1] for key in quantities if key.startswith(f"{prefix}."))
+        return {each: part(f"{prefix}.{each}", FAMILIES[prefix]) for each in present}
+
     return System(
         name=name,
         title=title,
@@ -462,9 +548,12 @@ def assemble(
         chip=part("chip", Chip),
         domain=part("domain", Domain, topology=topology),
         endpoint=part("endpoint", Endpoint),
-        protocols={each: part(f"protocol.{each}", Protocol) for each in PROTOCOLS if each in present},
+        protocols=family("protocol"),
         default_protocol=default_protocol,
         scaleout=part("scaleout", Scaleout),
+        processes=part("processes", Processes) if "processes.cores" in quantities else None,
+        conversions=family("conversion"),
+        reductions=family("reduction"),
         provenance=dict(quantities),
         sources=dict(sources),
     )

@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from collemu.cli import options
 from collemu.cli.files import is_file
@@ -14,9 +13,13 @@ from collemu.cli.fits import Fit
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
 from collemu.cli.points import count_of, refuse_oversized
 from collemu.cli.progress import Progress
+from collemu.cli.together import run_together
 
 if TYPE_CHECKING:
-    from collemu.ranks.crosscheck import Communicator, Trial, Verdict
+    from collemu.ranks.clock import Clock
+    from collemu.ranks.crosscheck import Verdict
+    from collemu.ranks.part import Communicator, Trial
+    from collemu.ranks.watchdog import Watchdog
     from collemu.schedule import Schedule
 
 START = "mpirun -n 4 collemu crosscheck all_reduce"
@@ -25,14 +28,19 @@ START = "mpirun -n 4 collemu crosscheck all_reduce"
 SMALL_COUNTS = (1, 1001)
 LARGE_COUNT = 2**18 + 1
 
-INTERRUPTED = 130
-
 
 class _Plan(NamedTuple):
     points: "list[tuple[options.Point, Trial]]"
     repeats: int
     warmups: int
     left_out: list[str]
+    against_mpi: bool
+
+
+class _How(TypedDict):
+    watchdog: "Watchdog"
+    clock: "Clock"
+    against_mpi: bool
 
 
 def add_parser(subparsers: Any) -> None:
@@ -57,6 +65,7 @@ def add_parser(subparsers: Any) -> None:
     add("-n", "--iters", default="1", metavar="N", help="timed runs, each compared; prints their median (default 1)")
     add("-w", "--warmup_iters", default="0", metavar="N", help="runs before, compared but not timed (default 0)")
     add("--timeout", metavar="S", help="end all and say who waits for whom after S seconds without progress")
+    add("--against", metavar="mpi", help="mpi: time MPI's own collective too, of the dtype itself")
     add("--not-finite", action="store_true", help="put NaN and infinities among float inputs")
     add("--json", metavar="FILE", help="write header and rows as JSON")
     add("--csv", metavar="FILE", help="write rows as CSV")
@@ -71,48 +80,17 @@ def run(arguments: argparse.Namespace) -> int:
     int
         0 all identical, 1 something differs, 2 bad input; the same in every process.
     """
-    from collemu.ranks.crosscheck import AgreedError
-    from collemu.ranks.launch import abort, fault_text, launched_rank
-
-    try:
-        comm = _communicator(arguments.ranks)
-    except ValueError as error:
-        return _refuse(error, launched_rank(), arguments.debug)
-    try:
-        return _run(comm, arguments)
-    except AgreedError as error:
-        code = _refuse(error, comm.rank, arguments.debug)
-        comm.Barrier()  # some launchers end all processes when the first leaves, before the line is out
-        return code
-    except BaseException as error:
-        if arguments.debug:
-            traceback.print_exc()
-        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        abort(comm, f"collemu crosscheck: rank {comm.rank} of {comm.size}: {fault_text(error)}", code)
-        raise
-
-
-def _communicator(ranks: str | None) -> "Communicator":
-    """All processes of the launch, or this one alone where a single rank was asked for."""
-    from collemu.ranks.alone import Alone
-    from collemu.ranks.launch import launched_size, start_mpi, under_mpirun
-
-    alone = ranks is not None and ranks.strip() == "1"
-    if not under_mpirun():
-        if alone:
-            return Alone()
-        raise ValueError(f"real processes are needed: {START} (or --ranks 1, which sends nothing)")
-    try:
-        comm = start_mpi()
-    except ValueError:
-        if alone and launched_size() == 1:
-            return Alone()
-        raise
-    return comm
+    return run_together(
+        arguments,
+        lambda comm: _run(comm, arguments),
+        start=f"{START} (or --ranks 1, which sends nothing)",
+        alone=arguments.ranks is not None and arguments.ranks.strip() == "1",
+    )
 
 
 def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     from collemu.cli import crosscheck_table as table
+    from collemu.ranks.clock import Clock
     from collemu.ranks.crosscheck import agree, agree_on_start, crosscheck, load_kernels
     from collemu.ranks.watchdog import Watchdog
 
@@ -145,13 +123,15 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
         with Progress(len(plan.points)) as progress, watchdog:
             progress.say("loading kernels")
             load_kernels(comm)
+            clock = Clock(comm)
             for point, trial in plan.points:
                 if first and (not rows or rows[-1].point.system != point.system):
                     progress.clear()
                     print(table.system_text(trial.system), flush=True)
                 progress.step(str(point))
+                how: _How = {"watchdog": watchdog, "clock": clock, "against_mpi": plan.against_mpi}
                 verdict = _named(
-                    point, lambda trial=trial: crosscheck(comm, trial, plan.repeats, plan.warmups, watchdog)
+                    point, lambda trial=trial, how=how: crosscheck(comm, trial, plan.repeats, plan.warmups, **how)
                 )
                 progress.clear()
                 if verdict is not None:
@@ -208,7 +188,7 @@ def _check_size(ranks: str | None, processes: int) -> None:
 def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
     """Points and what to run for each; every process finds the same."""
     from collemu import load_system, verify
-    from collemu.ranks.crosscheck import Trial
+    from collemu.ranks.part import Trial
 
     _check_size(arguments.ranks, ranks)
     repeats = options.whole(arguments.iters, "-n", least=1)
@@ -239,7 +219,9 @@ def _plan(arguments: argparse.Namespace, ranks: int) -> _Plan:
         )
         for point, schedule in zip(points, schedules, strict=True)
     ]
-    return _Plan(list(zip(points, trials, strict=True)), repeats, warmups, fit.left_out)
+    if arguments.against not in (None, "mpi"):
+        raise ValueError(f"--against {arguments.against!r} is nothing to compare with; choose mpi")
+    return _Plan(list(zip(points, trials, strict=True)), repeats, warmups, fit.left_out, arguments.against == "mpi")
 
 
 def _lane(point: options.Point) -> tuple[str, str, str]:
@@ -290,12 +272,3 @@ def _tell_setup(header: dict[str, Any]) -> None:
     how = f"{WAIT_ASLEEP}=1, so that waiting processes sleep" if short_of_cores() else "MPI's own defaults"
     setup = "{processes} processes, {cores} cores, {mpi}".format(**header)
     print(f"collemu crosscheck: {setup}; {how}", file=sys.stderr, flush=True)
-
-
-def _refuse(error: Exception, rank: int, debug: bool) -> int:
-    """Say once what is wrong; every process leaves with the same exit code."""
-    if rank == 0:
-        if debug:
-            traceback.print_exception(error)
-        print(f"collemu crosscheck: {' '.join(str(error).split())}", file=sys.stderr)
-    return 2

@@ -29,7 +29,12 @@ COLUMNS = (
     ("mpi", ">10", ""),
     ("model", ">11", "(us)"),
     ("real", ">11", "(us)"),
+    ("noise", ">7", "(%)"),
+    ("error", ">7", "(%)"),
+    ("MPI", ">11", "(us)"),
 )
+ALWAYS = len(COLUMNS) - 2  # the last ones stand there where they say something
+TELLING = 0.15  # an error from which on a row says where it comes from
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,13 @@ class Row:
             "messages_identical": verdict.messages_identical,
             "mpi_identical": verdict.mpi_identical,
             "model_us": verdict.model_s * 1e6,
-            "real_us": verdict.real_s * 1e6,
+            "real_us": verdict.real.median_s * 1e6,
+            "real_low_us": verdict.real.low_s * 1e6,
+            "real_high_us": verdict.real.high_s * 1e6,
+            "runs": verdict.real.runs,
+            "error": verdict.error,
+            "differs_most": str(verdict.phases[0]) if verdict.phases else None,
+            "mpi_us": verdict.mpi.median_s * 1e6 if verdict.mpi else None,
             "mismatches": list(verdict.mismatches),
         }
 
@@ -72,9 +83,15 @@ class Row:
             _word(verdict.bytes_identical),
             *(verdict.messages, _word(verdict.messages_identical)),
             _word(verdict.mpi_identical),
-            *(f"{verdict.model_s * 1e6:.2f}", f"{verdict.real_s * 1e6:.1f}"),
+            *(f"{verdict.model_s * 1e6:.2f}", f"{verdict.real.median_s * 1e6:.1f}"),
+            f"{verdict.real.noise * 100:.0f}" if verdict.real.runs > 1 else "-",
+            "" if verdict.error is None else f"{verdict.error * 100:+.0f}",
+            "" if verdict.mpi is None else f"{verdict.mpi.median_s * 1e6:.1f}",
         )
-        return "\n".join([_line(cells), *(f"    {mismatch}" for mismatch in verdict.mismatches)])
+        below = list(verdict.mismatches)
+        if verdict.error is not None and abs(verdict.error) > TELLING:
+            below.append(f"differs most in {verdict.phases[0]}")
+        return "\n".join([_line(cells), *(f"    {text}" for text in below)])
 
 
 def header_of(comm: "Communicator") -> dict[str, Any]:

@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "the main job, end to end: real gradients, three algorithms, four wire formats, a picture and a trace",
     "perf": "nccl-tests' table of a collective on an emulated system, with what travels and how fast it could be",
     "crosscheck": "real MPI processes run the same schedule: same bytes, same messages, times side by side",
+    "calibrate": "measure what processes of this machine spend, and write it down as a system",
     "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
     "export": "write an algorithm's schedule as MSCCL XML",
     "matmul": "error of a quantised matrix product against float64",
@@ -27,7 +28,8 @@ COMMANDS = {
     "warm": "compile the kernels into the cache and remove caches of older sources",
 }
 
-SHARED = ("perf", "crosscheck")  #: commands that processes of mpirun run together; of others one process does all
+#: Commands that processes of mpirun run together; of others one process does all.
+SHARED = ("perf", "crosscheck", "calibrate")
 BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141

@@ -24,7 +24,7 @@ def try_outputs(json: str | None, csv: str | None) -> None:
     if len(files) == 2 and Path(str(json)).resolve() == Path(str(csv)).resolve():
         raise ValueError(f"--json and --csv are both {json}; give two files")
     for flag, name in files.items():
-        _try(flag, str(name))
+        try_output(flag, str(name))
 
 
 def write_whole(name: str, write: Callable[[TextIO], None]) -> None:
@@ -61,7 +61,14 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
-def _try(flag: str, name: str) -> None:
+def try_output(flag: str, name: str) -> None:
+    """Find out whether a file can be written, without touching what is there.
+
+    Raises
+    ------
+    ValueError
+        If it cannot; the text names flag and path.
+    """
     path = Path(name)
     try:
         if not name or path.is_dir():

@@ -60,10 +60,15 @@ def last_written(folder: Path) -> float:
 
 
 def _times() -> None:
-    from collemu import build_schedule, emulate, load_system
+    from dataclasses import replace
 
+    from collemu import build_schedule, emulate, load_system
+    from collemu.processes import SINGLE_CORE
+
+    schedule, system = build_schedule("all_reduce", "two_shot", 3), load_system("trainium4_nvl72")
     for fidelity in ("packet", "flow"):
-        emulate(build_schedule("all_reduce", "two_shot", 3), load_system("trainium4_nvl72"), count=8, fidelity=fidelity)
+        emulate(schedule, system, count=8, fidelity=fidelity)
+    emulate(schedule, replace(system, processes=SINGLE_CORE), count=8)
 
 
 def _bytes() -> None:

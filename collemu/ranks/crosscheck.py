@@ -1,76 +1,39 @@
 """Compare real processes with the emulator: bytes of every rank, messages, and MPI's own collective."""
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from collemu_kernels._jit import source_fingerprint
 from numpy.typing import NDArray
 
-from collemu import System, __version__, load_system
 from collemu import __file__ as collemu_file
+from collemu import __version__, load_system
 from collemu.collectives import REDUCTIONS, UNEVEN
-from collemu.dtypes import find_dtype
 from collemu.emulator import Result, emulate
-from collemu.lower import lower
-from collemu.memory import build_memory
-from collemu.payload import Payload, payload_of
+from collemu.processes import SINGLE_CORE
 from collemu.ranks.alone import Alone
-from collemu.ranks.contributions import INTEGERS, VALUES, contribution
-from collemu.ranks.execute import Execution, execute
+from collemu.ranks.clock import Clock
+from collemu.ranks.contributions import INTEGERS, VALUES
+from collemu.ranks.execute import Spans
 from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
-from collemu.ranks.opinion import has_opinion, mpi_output
+from collemu.ranks.opinion import has_opinion, is_done_by_mpi, mpi_collective
+from collemu.ranks.part import Communicator, Part, Run, Trial
 from collemu.ranks.switch_memory import load_kernel
-from collemu.ranks.transport import Bytes, open_transport
+from collemu.ranks.times import Phase, Times, phases_of, times_of
+from collemu.ranks.transport import Bytes
 from collemu.ranks.watchdog import Watchdog
-from collemu.recipe import Recipe, requantised
-from collemu.rows import input_size
-from collemu.schedule import IN_SWITCH, Schedule, build_schedule
+from collemu.recipe import Recipe
+from collemu.schedule import Schedule, build_schedule
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-Communicator: TypeAlias = "MPI.Intracomm | Alone"
 Done = TypeVar("Done")
 
 
 class AgreedError(ValueError):
     """Bad input that every process has found or been told of, so that all can leave in peace."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A collective to cross-check.
-
-    Attributes
-    ----------
-    schedule : Schedule
-        For as many ranks as there are processes.
-    system : System
-        What the emulator runs it on.
-    count : int
-        Elements a rank, as the collective counts them; of an alltoallv, of the largest buffer.
-    dtype, op : str
-    recipe : Recipe
-    protocol, fidelity : str
-    not_finite : bool
-        Whether the input has NaN and infinities.
-    """
-
-    schedule: Schedule
-    system: System
-    count: int
-    dtype: str = "float32"
-    op: str = "sum"
-    recipe: Recipe = Recipe()  # noqa: RUF009 (it is frozen)
-    protocol: str = "auto"
-    fidelity: str = "auto"
-    not_finite: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,8 +51,13 @@ class Verdict:
         Whether both agree with MPI's own collective; None where it has nothing to compare.
     model_s : float
         Time on the emulated system, in seconds.
-    real_s : float
-        Time of the slowest process here: the median of the repeats, in seconds.
+    real : Times
+        What the processes took.
+    mpi : Times or None
+        What MPI's own collective took, where that was asked for and there is one.
+    phases : tuple of Phase
+        Where the time of a system of processes differs from that of these, the largest difference first; empty for
+        other systems, which are no prediction of these processes.
     mismatches : tuple of str
         What differs, by rank.
     """
@@ -99,8 +67,15 @@ class Verdict:
     messages_identical: bool
     mpi_identical: bool | None
     model_s: float
-    real_s: float
+    real: Times
+    mpi: Times | None
+    phases: tuple[Phase, ...]
     mismatches: tuple[str, ...]
+
+    @property
+    def error(self) -> float | None:
+        """How much longer the system of processes takes than these, as a share; None for other systems."""
+        return self.model_s / self.real.median_s - 1 if self.phases and self.real.median_s else None
 
     @property
     def identical(self) -> bool:
@@ -109,7 +84,14 @@ class Verdict:
 
 
 def crosscheck(
-    comm: Communicator, trial: Trial, repeats: int = 1, warmups: int = 0, watchdog: Watchdog | None = None
+    comm: Communicator,
+    trial: Trial,
+    repeats: int = 1,
+    warmups: int = 0,
+    *,
+    watchdog: Watchdog | None = None,
+    clock: Clock | None = None,
+    against_mpi: bool = False,
 ) -> Verdict | None:
     """Run a collective in the processes of a communicator, one rank each, and in the emulator, and compare.
 
@@ -124,6 +106,10 @@ def crosscheck(
         Runs that are timed, and runs before them that are not; all are compared.
     watchdog : Watchdog, optional
         Of these processes; it must have been entered.
+    clock : Clock, optional
+        Of these processes.
+    against_mpi : bool
+        Whether to time MPI's own collective too.
 
     Returns
     -------
@@ -136,7 +122,11 @@ def crosscheck(
         At every process alike, if the emulator or the processes cannot run the trial.
     """
     watchdog = watchdog or Watchdog(comm, None)
-    verdicts = [_crosscheck(comm, trial, fill, repeats, warmups, watchdog) for fill in _fills(trial)]
+    clock = clock or Clock(comm)
+    verdicts = [
+        _crosscheck(comm, trial, fill, repeats, warmups, watchdog, clock, against_mpi and fill == VALUES)
+        for fill in _fills(trial)
+    ]
     return _merged([verdict for verdict in verdicts if verdict is not None])
 
 
@@ -197,8 +187,8 @@ def load_kernels(comm: Communicator) -> None:
 def _run_alone() -> None:
     load_kernel()
     system = load_system("trainium4_nvl72")
-    for wire in ("none", "bfloat16"):
-        crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), system, count=1, recipe=Recipe(wire=wire)))
+    for wire, on in (("none", system), ("bfloat16", system), ("none", replace(system, processes=SINGLE_CORE))):
+        crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), on, count=1, recipe=Recipe(wire=wire)))
 
 
 def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
@@ -228,59 +218,11 @@ def _asks_mpi(trial: Trial, fill: str) -> bool:
 class _Finding:
     """What one rank found in a trial."""
 
-    seconds: float
+    moments: list[tuple[int, int]]  # begin and end of each run
     sent: int
     output: str | None
     log: str | None
     opinion: str | None
-
-
-class _Part:
-    """One rank's part of a trial: its input, its memory, its operations."""
-
-    def __init__(self, trial: Trial, rank: int, fill: str) -> None:
-        self.rank = rank
-        self.slots = trial.system.endpoint.fifo_slots
-        self.payload = _payload(trial)
-        self.lowered = lower(
-            requantised(trial.schedule, trial.recipe),
-            trial.count,
-            item_bytes=self.payload.held.item_bytes,
-            wire=self.payload.wire,
-        )
-        self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots)
-        self.input = _input(trial, rank, fill)
-
-    def run(self, comm: Communicator, watchdog: Watchdog) -> tuple[float, Log]:
-        """Run it once, together with the other processes; returns seconds and the log."""
-        plane = self.memory.plane
-        plane.memory[:] = 0
-        plane.image_known[:] = 0
-        self.memory.write_input(self.rank, self.input)
-        execution = Execution(self.lowered, plane, self.rank, self.slots)
-        in_switch = IN_SWITCH[self.lowered.schedule.ops["kind"]].any()
-        transport = open_transport(comm, execution.places, plane.memory if in_switch else None)
-        comm.Barrier()
-        begin = perf_counter()
-        watchdog.begin(execution.tell)
-        execute(execution, transport, watchdog.beat)
-        watchdog.end()
-        seconds = perf_counter() - begin
-        transport.close()  # not after an error: the others may never come to it
-        return seconds, execution.log()
-
-    def output(self) -> Bytes:
-        """The bytes of the output buffer."""
-        return self.memory.read_output(self.rank).view(np.uint8)
-
-
-def _payload(trial: Trial) -> Payload:
-    return payload_of(trial.schedule.collective, trial.dtype, trial.recipe, trial.op)
-
-
-def _input(trial: Trial, rank: int, fill: str) -> NDArray[Any]:
-    elements = input_size(trial.schedule, trial.count, rank)
-    return contribution(find_dtype(trial.dtype), elements, rank, op=trial.op, fill=fill, not_finite=trial.not_finite)
 
 
 def _emulate(trial: Trial, fill: str) -> Result:
@@ -293,16 +235,23 @@ def _emulate(trial: Trial, fill: str) -> Result:
         recipe=trial.recipe,
         protocol=trial.protocol,
         fidelity=trial.fidelity,
-        data=[_input(trial, rank, fill) for rank in range(trial.schedule.ranks)],
+        data=[trial.input(rank, fill) for rank in range(trial.schedule.ranks)],
     )
 
 
 def _crosscheck(
-    comm: Communicator, trial: Trial, fill: str, repeats: int, warmups: int, watchdog: Watchdog
+    comm: Communicator,
+    trial: Trial,
+    fill: str,
+    repeats: int,
+    warmups: int,
+    watchdog: Watchdog,
+    clock: Clock,
+    against_mpi: bool,
 ) -> Verdict | None:
     schedule = trial.schedule
     part, result = agree(
-        comm, lambda: (_Part(trial, comm.rank, fill), _emulate(trial, fill) if comm.rank == 0 else None)
+        comm, lambda: (Part(trial, comm.rank, fill), _emulate(trial, fill) if comm.rank == 0 else None)
     )
     outputs = logs = None
     if result is not None and result.outputs is not None and result.timeline is not None:
@@ -313,32 +262,62 @@ def _crosscheck(
 
     counts = schedule.collective != "reduce" or comm.rank == schedule.root
     output = log = opinion = None
-    times: list[float] = []
-    sent = 0
+    runs: list[Run] = []
     for _ in range(warmups + repeats):
-        seconds, seen = part.run(comm, watchdog)
-        times.append(seconds)
-        sent = int(np.count_nonzero(seen["direction"] == SENT))
-        log = log or first_difference(expected_log, seen, schedule)
+        runs.append(part.run(comm, clock, watchdog))
+        log = log or first_difference(expected_log, runs[-1].log, schedule)
         if counts:
             output = output or first_differing_byte(expected_output, part.output())
-    asked = False
-    if not isinstance(comm, Alone) and _asks_mpi(trial, fill):
-        asked = True
-        dtype, root = part.payload.dtype, schedule.root
-        theirs = mpi_output(
-            comm, schedule.collective, part.input, dtype, op=trial.op, root=root, counts=schedule.counts
+    theirs = None
+    asked = _asks_mpi(trial, fill)
+    timed = against_mpi and is_done_by_mpi(schedule.collective, trial.dtype, trial.op)
+    if not isinstance(comm, Alone) and (asked or timed):
+        call, given = mpi_collective(
+            comm,
+            schedule.collective,
+            part.input,
+            part.payload.dtype,
+            op=trial.op,
+            root=schedule.root,
+            counts=schedule.counts,
         )
-        opinion = first_differing_byte(theirs.view(np.uint8), part.output()) if counts else None
+        theirs = [_timed(call, clock) for _ in range(warmups + repeats if timed else 1)]
+        if asked and counts:
+            opinion = first_differing_byte(given.view(np.uint8), part.output())
 
-    findings = comm.gather(_Finding(statistics.median(times[warmups:]), sent, output, log, opinion))
+    sent = int(np.count_nonzero(runs[-1].log["direction"] == SENT))
+    moments = [(run.begin_ns, run.end_ns) for run in runs[warmups:]]
+    findings = comm.gather(_Finding(moments, sent, output, log, opinion))
+    everybodys = comm.gather(theirs[warmups:] if theirs and timed else None)
+    seconds = _seconds([finding.moments for finding in findings]) if findings else []
+    median: int = comm.bcast(int(np.argsort(seconds)[len(seconds) // 2]) if findings else 0)
+    spans: list[Spans] | None = comm.gather(runs[warmups + median].spans)
     if findings is None or result is None:
         return None
-    return _verdict(findings, result.time_s, asked)
+    return _verdict(
+        findings,
+        asked=asked and theirs is not None,
+        model_s=result.time_s,
+        real=times_of(seconds),
+        mpi=times_of(_seconds(everybodys)) if everybodys and everybodys[0] else None,
+        phases=phases_of(result.lowered.schedule, result, spans or []) if trial.system.processes else (),
+    )
+
+
+def _timed(call: Callable[[], None], clock: Clock) -> tuple[int, int]:
+    clock.start()
+    begin = clock.now()
+    call()
+    return begin, clock.now()
+
+
+def _seconds(moments: Sequence[Sequence[tuple[int, int]]]) -> list[float]:
+    """Of each run from the first rank's begin to the last rank's end; ``moments`` are by rank, then by run."""
+    return [(max(end for _, end in run) - min(begin for begin, _ in run)) / 1e9 for run in zip(*moments, strict=True)]
 
 
 def _own_output(
-    comm: Communicator, schedule: Schedule, outputs: "NDArray[Any] | list[NDArray[Any]] | None", part: _Part
+    comm: Communicator, schedule: Schedule, outputs: "NDArray[Any] | list[NDArray[Any]] | None", part: Part
 ) -> Bytes:
     """What the emulator, which runs at the first process, has for this one."""
     if schedule.collective in UNEVEN:
@@ -349,7 +328,7 @@ def _own_output(
     return expected
 
 
-def _verdict(findings: Sequence[_Finding], model_s: float, asked: bool) -> Verdict:
+def _verdict(findings: Sequence[_Finding], *, asked: bool, **times: Any) -> Verdict:
     mismatches: list[str] = []
     for rank, finding in enumerate(findings):
         for subject, difference in (
@@ -364,9 +343,8 @@ def _verdict(findings: Sequence[_Finding], model_s: float, asked: bool) -> Verdi
         messages=sum(finding.sent for finding in findings),
         messages_identical=all(finding.log is None for finding in findings),
         mpi_identical=all(finding.opinion is None for finding in findings) if asked else None,
-        model_s=model_s,
-        real_s=max(finding.seconds for finding in findings),
         mismatches=tuple(mismatches),
+        **times,
     )
 
 

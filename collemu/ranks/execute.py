@@ -2,9 +2,12 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 from collemu_kernels import dataplane, kinds
+from numpy.typing import NDArray
 
 from collemu.lower import NONE, Lowered
 from collemu.ranks.message_log import ENTRY, READ, RECEIVED, SENT, WRITE, Log
@@ -12,6 +15,11 @@ from collemu.ranks.passages import Passage, passages_of
 from collemu.ranks.switch_memory import carry_out
 from collemu.ranks.transport import Completion, Transport
 from collemu.schedule import IN_SWITCH
+
+#: What a process did, in nanoseconds of its clock: an operation, or NONE where it waited and took what came, in bytes.
+SPAN = np.dtype([("operation", "<i8"), ("begin_ns", "<i8"), ("end_ns", "<i8"), ("nbytes", "<i8")])
+
+Spans = NDArray[Any]
 
 
 class Execution:
@@ -69,6 +77,7 @@ class Execution:
         self._under_way: dict[int, tuple[Passage, bool]] = {}  # by place; and whether it comes in
         self._arrived: dict[int, tuple[int, int, int]] = {}  # by operation: source, channel, bytes
         self._log: list[tuple[int, int, int, int, int, int]] = []
+        self._spans: list[tuple[int, int, int, int]] = []
 
     @property
     def idle(self) -> bool:
@@ -101,6 +110,10 @@ class Execution:
         """The messages and accesses so far, as operations took and gave them."""
         return np.array(self._log, ENTRY)
 
+    def spans(self) -> Spans:
+        """When it ran each operation, and when it waited and what for, in order."""
+        return np.array(self._spans, SPAN)
+
     def start(self, transport: Transport) -> None:
         """Post a receive into every FIFO slot that a message comes into."""
         for passage in self._incoming.values():
@@ -109,6 +122,7 @@ class Execution:
 
     def run_next(self, transport: Transport) -> None:
         """Run one operation that is ready."""
+        begin = perf_counter_ns()
         operation = self._ready.popleft()
         number = self._first + operation
         received, sent = self._received[operation], self._sent[operation]
@@ -127,15 +141,19 @@ class Execution:
             self._send(sent, transport)
         for dependent in self._dependents[operation]:
             self._satisfy(dependent)
+        self._spans.append((number, begin, perf_counter_ns(), 0))
 
-    def take(self, completions: Iterable[Completion]) -> None:
-        """Note the transfers that have ended."""
+    def take(self, completions: Iterable[Completion], begun: int = 0) -> None:
+        """Note the transfers that have ended, for which it has waited since ``begun``, in nanoseconds."""
+        nbytes = 0
         for completion in completions:
             passage, comes_in = self._under_way.pop(completion.place)
             if comes_in:
                 self._arrive(passage, completion.source, completion.channel, completion.nbytes)
+                nbytes += completion.nbytes
             elif passage.successor != NONE:
                 self._slot_is_free(passage.successor)
+        self._spans.append((NONE, begun, perf_counter_ns(), nbytes))
 
     def _carry_out(self, operation: int, transport: Transport) -> int:
         status, touched = carry_out(self._plane, operation, transport)
@@ -200,7 +218,8 @@ def execute(execution: Execution, transport: Transport, beat: Callable[[], None]
             if execution.stuck:
                 raise RuntimeError("operations are left that nothing can start: the schedule deadlocks")
             if execution.idle:
-                execution.take(transport.wait())
+                begun = perf_counter_ns()
+                execution.take(transport.wait(), begun)
             else:
                 execution.run_next(transport)
             beat()

@@ -42,8 +42,8 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def short_of_cores(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the processes on this machine leave no core for anything else."""
-    return _number(environment, LOCAL_SIZE_NAMES, 1) >= cores()
+    """Whether there are more processes on this machine than cores."""
+    return _number(environment, LOCAL_SIZE_NAMES, 1) > cores()
 
 
 def cores() -> int:
@@ -161,7 +161,7 @@ def run_under_mpi(ranks: int, arguments: Sequence[str], timeout: float = 120.0) 
     command = [str(mpirun), "-n", str(ranks), sys.executable, *arguments]
     process = subprocess.Popen(
         command,
-        env=outside | _permissions() | {"MPIEXEC_TIMEOUT": str(max(1, round(timeout)))},
+        env=outside | _permissions(ranks) | {"MPIEXEC_TIMEOUT": str(max(1, round(timeout)))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -181,9 +181,11 @@ def _belongs_to_a_launch(name: str) -> bool:
     return name in (*SIZE_NAMES, *RANK_NAMES, *LOCAL_SIZE_NAMES) or name.startswith(("PMI_", "PMIX_", "HYDI_"))
 
 
-def _permissions() -> dict[str, str]:
-    """What Open MPI needs to start more processes than cores, and to run as root in a container."""
+def _permissions(ranks: int) -> dict[str, str]:
+    """What Open MPI needs to start more processes than cores, and to run as root in a container; who waits sleeps."""
     allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    if ranks >= cores() and WAIT_ASLEEP not in os.environ:  # with this process, they are more than the cores
+        allowed[WAIT_ASLEEP] = "1"
     if hasattr(os, "getuid") and os.getuid() == 0:
         allowed |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return allowed

@@ -1,0 +1,100 @@
+"""``mpirun -n N collemu calibrate host``: measure the machine one stands on, and write it down as a system."""
+
+import argparse
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from collemu.cli.options import whole
+from collemu.cli.outputs import try_output, write_whole
+from collemu.cli.progress import Progress
+from collemu.cli.sizes import parse_size
+from collemu.cli.together import run_together
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from collemu.ranks.calibrate import Measurements, Spread
+    from collemu.ranks.part import Communicator
+
+START = "mpirun -n 2 collemu calibrate host"
+
+DESCRIPTION = """\
+Measure what MPI processes of this machine spend when they stand for chips: on
+operations, copies, sums, conversions to wire formats and messages of all sizes;
+and write a system file, which --system takes. There crosscheck tells how far the
+emulated time is from the measured one. Let nothing else run meanwhile."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command and its flags."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "calibrate",
+        description=DESCRIPTION,
+        epilog=f"example: {START} -o host.toml; mpirun -n 2 collemu crosscheck all_reduce --system host.toml",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("what", choices=["host"], help="this machine")
+    add("-o", "--output", default="host.toml", metavar="FILE", help="the system file (default host.toml)")
+    add("-e", "--maxbytes", default="32M", metavar="SIZE", help="largest message (default 32M)")
+    add("-n", "--iters", default="15", metavar="N", help="runs of each measurement (default 15)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and write the file."""
+    return run_together(arguments, lambda comm: _run(comm, arguments), start=START)
+
+
+def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
+    from collemu.catalogue.host_file import host_text
+    from collemu.ranks.calibrate import calibrate
+    from collemu.ranks.crosscheck import agree, agree_on_start, load_kernels
+    from collemu.ranks.launch import library
+
+    agree_on_start(comm, arguments.words)
+    repeats = agree(comm, lambda: whole(arguments.iters, "-n", least=3))
+    largest = agree(comm, lambda: parse_size(arguments.maxbytes))
+    agree(comm, lambda: _check(arguments.output, comm))
+    with Progress(0, "measurements") as progress:
+        progress.say("loading kernels")
+        load_kernels(comm)
+        found = calibrate(cast("MPI.Intracomm", comm), largest=largest, repeats=repeats, step=progress.step)
+    if found is not None:
+        machine = f"{platform.system()} {platform.machine()}"
+        text = host_text(found, name=Path(arguments.output).stem, library=library(comm), machine=machine)
+        write_whole(arguments.output, lambda file: print(text, end="", file=file))
+        print(_summary(found, arguments.output))
+    comm.Barrier()
+    return 0
+
+
+def _check(output: str, comm: "Communicator") -> None:
+    if comm.size < 2:
+        raise ValueError(f"one process sends nothing, start two or more: {START}")
+    if not output.endswith(".toml"):
+        raise ValueError(f"-o {output} must end in .toml, as systems do")
+    if comm.rank == 0:
+        try_output("-o", output)
+
+
+def _summary(found: "Measurements", output: str) -> str:
+    """What was measured, in a few lines."""
+
+    def shown(spread: "Spread") -> str:
+        return f"{spread.median * 1e6:.2f} us ({spread.low * 1e6:.2f} to {spread.high * 1e6:.2f})"
+
+    lines = [
+        f"# {found.processes} processes measured at once, {found.cores} cores; medians, and half of the runs between",
+        f"start      {shown(found.launch_s)}",
+        f"operation  {shown(found.operation_s)}",
+        f"  a send   {shown(found.send_s)} more",
+        f"notice     {shown(found.notice_s)}",
+        f"wake       {shown(found.wake_s)}",
+        f"eager      up to {found.eager_bytes} bytes",
+        f"# {'size (B)':>10} {'copy (us)':>12} {'add (us)':>12} {'message (us)':>12}",
+    ]
+    for row in zip(found.sizes_bytes, found.copy_s, found.reduce_s, found.transfer_s, strict=True):
+        lines.append(f"{row[0]:>12} " + " ".join(f"{spread.median * 1e6:>12.2f}" for spread in row[1:]))
+    lines.append(f"# written: {output}")
+    return "\n".join(lines)

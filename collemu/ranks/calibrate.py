@@ -1,0 +1,303 @@
+"""Measure what processes of this machine spend: on operations, copies, sums, conversions and messages.
+
+Everything is taken from what `execute` itself notes of small schedules, so that what is measured is what a cross-check
+runs: a message to the next rank (sendrecv), and every term to everybody (one_shot all_reduce).
+"""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+
+from collemu import load_system
+from collemu.dtypes import DTYPES, find_dtype
+from collemu.lower import NONE
+from collemu.number_formats import wire_formats
+from collemu.payload import payload_of
+from collemu.ranks.clock import Clock
+from collemu.ranks.contributions import INTEGERS
+from collemu.ranks.launch import cores
+from collemu.ranks.part import Part, Run, Trial
+from collemu.recipe import Recipe
+from collemu.schedule import KIND_NAMES, Schedule, build_schedule
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SIZES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 21, 22, 23, 24, 25))
+SMALL_BYTES = 64  # whose copying costs nothing beside the operation
+RATE_BYTES = 2**20  # at which rates of formats are measured
+EAGER_LIMIT = 2**21  # beyond which nobody sends without being asked
+EAGER_PATIENCE_S = 0.002
+WARMUPS = 3
+
+
+class Spread(NamedTuple):
+    """A median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was found; times in seconds, rates in bytes of memory a second.
+
+    Attributes
+    ----------
+    processes, cores : int
+        How many processes measured at once, and the machine's cores.
+    launch_s, operation_s, send_s, notice_s, wake_s : Spread
+    eager_bytes : int
+    sizes_bytes : tuple of int
+    copy_s, reduce_s, transfer_s : tuple of Spread
+        At each size, beyond what an operation or a notice costs.
+    encode_bytes_per_s, decode_bytes_per_s : mapping of wire formats to Spread
+    reduce_bytes_per_s : mapping of dtypes to Spread
+    """
+
+    processes: int
+    cores: int
+    launch_s: Spread
+    operation_s: Spread
+    send_s: Spread
+    notice_s: Spread
+    wake_s: Spread
+    eager_bytes: int
+    sizes_bytes: tuple[int, ...]
+    copy_s: tuple[Spread, ...]
+    reduce_s: tuple[Spread, ...]
+    transfer_s: tuple[Spread, ...]
+    encode_bytes_per_s: dict[str, Spread]
+    decode_bytes_per_s: dict[str, Spread]
+    reduce_bytes_per_s: dict[str, Spread]
+
+
+class _Seen(NamedTuple):
+    """Seconds that a probe spent, each time, over all ranks."""
+
+    launch: list[float]  # until the first operation
+    first: list[float]  # in it
+    of_kind: dict[str, list[float]]  # in each of the others
+    notice: list[float]  # waiting, without being left waiting, for what is no message
+    taken: list[float]  # with a message, from its coming
+    woken: list[float]  # the same, of those who had waited for it
+
+
+def calibrate(
+    comm: "MPI.Intracomm", *, largest: int = SIZES[-1], repeats: int = 15, step: Callable[[str], None] = lambda _: None
+) -> Measurements | None:
+    """Measure with as many processes as there are cores, at most all; the others rest meanwhile.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Used for nothing else meanwhile.
+    largest : int
+        Bytes of the largest message.
+    repeats : int
+        Runs of each probe.
+    step : callable
+        Told what is measured next.
+
+    Returns
+    -------
+    Measurements or None
+        At rank 0; None elsewhere.
+
+    Raises
+    ------
+    ValueError
+        With fewer than two processes.
+    """
+    if comm.size < 2:
+        raise ValueError("calibrate host: one process sends nothing; start two or more with mpirun -n 2")
+    some = min(comm.size, max(2, cores()))
+    active = comm.rank < some
+    part = cast("MPI.Intracomm", comm.Split(0 if active else 1))
+    found = _Probe(part, repeats, step).measure(largest) if active else None
+    _rest_until(comm)
+    part.Free()
+    return found
+
+
+def _rest_until(comm: "MPI.Intracomm") -> None:
+    """A barrier in which waiting takes no core from those who still measure."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.01)
+
+
+class _Probe:
+    """Runs small schedules in all processes of a communicator and looks at what they spent."""
+
+    def __init__(self, comm: "MPI.Intracomm", repeats: int, step: Callable[[str], None]) -> None:
+        self._comm, self._repeats, self._step = comm, repeats, step
+        self._clock = Clock(comm)
+        self._system = load_system("trainium4_nvl72")  # for its FIFO slots alone
+        self._shift = build_schedule("sendrecv", "direct", comm.size)
+        self._exchange = build_schedule("all_reduce", "one_shot", comm.size)
+
+    def measure(self, largest: int) -> Measurements | None:
+        comm = self._comm
+        self._step("operations")
+        eager = _eager_bytes(comm)
+        small = self._look(self._shift, SMALL_BYTES)
+        several = self._look(build_schedule("sendrecv", "direct", comm.size, chunks=4), 4 * SMALL_BYTES)
+        sizes = tuple(size for size in SIZES if size <= max(largest, SIZES[0]))
+        shifts: list[_Seen] = []
+        exchanges: list[_Seen] = []
+        for size in sizes:
+            self._step(f"{size} bytes")
+            shifts.append(self._look(self._shift, size))
+            exchanges.append(self._look(self._exchange, size))
+        converted: dict[str, _Seen] = {}
+        for name in _wires():
+            self._step(f"wire {name}")
+            converted[name] = self._look(self._shift, RATE_BYTES, wire=name)
+        added: dict[str, _Seen] = {}
+        for name in DTYPES:
+            self._step(f"dtype {name}")
+            added[name] = self._look(self._exchange, RATE_BYTES, dtype=name)
+        if comm.rank != 0:
+            return None
+
+        operation = _spread(several.of_kind["recv"])
+        send = _spread(several.of_kind["send"], operation.median)
+        first = statistics.median(small.first) - operation.median - send.median
+        notice = _spread(several.notice + small.notice)
+        plain = statistics.median(small.taken + several.taken)
+        woken = small.woken + several.woken
+        wake = _spread(woken, plain) if woken else Spread(0.0, 0.0, 0.0)
+        return Measurements(
+            processes=comm.size,
+            cores=cores(),
+            launch_s=_spread(small.launch, -max(first, 0.0)),
+            operation_s=operation,
+            send_s=send,
+            notice_s=notice,
+            wake_s=wake,
+            eager_bytes=eager,
+            sizes_bytes=sizes,
+            copy_s=tuple(
+                _spread([*shift.of_kind["recv"], *exchange.of_kind["copy"]], operation.median)
+                for shift, exchange in zip(shifts, exchanges, strict=True)
+            ),
+            reduce_s=tuple(_spread(_sums(seen), operation.median) for seen in exchanges),
+            transfer_s=tuple(_spread(seen.taken, notice.median) for seen in shifts),
+            encode_bytes_per_s={
+                name: _rate(RATE_BYTES, _spread(seen.first, operation.median + send.median))
+                for name, seen in converted.items()
+            },
+            decode_bytes_per_s={
+                name: _rate(RATE_BYTES, _spread(seen.of_kind["recv"], operation.median))
+                for name, seen in converted.items()
+            },
+            reduce_bytes_per_s={
+                name: _rate(RATE_BYTES, _spread(_sums(seen), operation.median)) for name, seen in added.items()
+            },
+        )
+
+    def _look(self, schedule: Schedule, nbytes: int, *, wire: str = "none", dtype: str = "float32") -> _Seen:
+        """Run a schedule with so many bytes of memory a rank; the first process sees what all spent."""
+        trial = Trial(
+            schedule,
+            self._system,
+            nbytes // find_dtype(dtype).item_bytes,
+            dtype=dtype,
+            recipe=Recipe(wire=wire),
+        )
+        part = Part(trial, self._comm.rank, INTEGERS)
+        runs = [part.run(self._comm, self._clock) for _ in range(WARMUPS + self._repeats)]
+        everybody = self._comm.gather(runs[WARMUPS:]) or []
+        seen = _Seen([], [], defaultdict(list), [], [], [])
+        for together in zip(*everybody, strict=True):
+            _note(schedule, together, seen)
+        return seen
+
+
+def _note(schedule: Schedule, together: Sequence[Run], seen: _Seen) -> None:
+    """Add what all ranks did in one run. A span lasts until the next begins: what lies between is its own."""
+    kinds = schedule.ops["kind"]
+    ends = {int(span["operation"]): int(span["end_ns"]) for run in together for span in run.spans}
+    for rank, run in enumerate(together):
+        following = [*run.spans["begin_ns"][1:].tolist(), run.end_ns]
+        before = (rank - 1) % len(together)
+        come = max((ends[op] for op in _sends(schedule, before)), default=0)
+        for place, (span, after) in enumerate(zip(run.spans.tolist(), following, strict=True)):
+            operation, begin, _, nbytes = span
+            seconds = (after - begin) / 1e9
+            if place == 0:
+                seen.launch.append((begin - run.begin_ns) / 1e9)
+                seen.first.append(seconds)
+            elif operation != NONE:
+                seen.of_kind[KIND_NAMES[kinds[operation]]].append(seconds)
+            elif nbytes == 0:
+                seen.notice.append(seconds)
+            elif schedule.collective == "sendrecv":
+                (seen.woken if begin < come else seen.taken).append((after - max(begin, come)) / 1e9)
+
+
+def _wires() -> list[str]:
+    """The wire formats that carry any number."""
+    able: list[str] = []
+    for name in wire_formats():
+        try:
+            payload_of("sendrecv", "float32", Recipe(wire=name), "sum")
+        except ValueError:
+            continue  # float8_e8m0fnu has no zero
+        able.append(name)
+    return able
+
+
+def _sends(schedule: Schedule, rank: int) -> Iterable[int]:
+    sends = np.flatnonzero(schedule.ops["kind"] == KIND_NAMES.index("send"))
+    return (int(op) for op in sends if schedule.threads["rank"][schedule.thread_of_op[op]] == rank)
+
+
+def _sums(seen: _Seen) -> list[float]:
+    return [*seen.of_kind["recv_reduce"], *seen.of_kind["reduce"]]
+
+
+def _spread(seconds: Sequence[float], less: float = 0.0) -> Spread:
+    """Median and quartiles of times, less what belongs to something else."""
+    low, median, high = (max(0.0, float(each) - less) for each in np.percentile(seconds, (25, 50, 75)))
+    return Spread(median, low, high)
+
+
+def _rate(nbytes: int, seconds: Spread) -> Spread:
+    slow, median, quick = (nbytes / max(each, 1e-9) for each in (seconds.high, seconds.median, seconds.low))
+    return Spread(median, slow, quick)
+
+
+def _eager_bytes(comm: "MPI.Intracomm") -> int:
+    """Bytes up to which a message leaves its sender though nobody takes it, in powers of two."""
+    most = 0
+    size = 256
+    while size <= EAGER_LIMIT:
+        buffer = np.zeros(size, np.uint8)
+        comm.Barrier()
+        gone = np.ones(1, np.int32)
+        if comm.rank == 0:
+            request = comm.Isend(buffer, 1)
+            until = time.perf_counter() + EAGER_PATIENCE_S
+            gone[0] = 0
+            while not gone[0] and time.perf_counter() < until:
+                gone[0] = request.Test()
+            comm.Barrier()
+            request.Wait()
+        else:
+            comm.Barrier()
+            if comm.rank == 1:
+                comm.Recv(buffer, 0)
+        comm.Bcast(gone)
+        if not gone[0]:
+            break
+        most = size
+        size *= 2
+    return most
