@@ -256,6 +256,17 @@ def build_memory(
     return Memory(plane=plane, lowered=lowered, payload=payload, ranks=present, offsets=offsets)
 
 
+def footprint_of(lowered: Lowered, slots: int) -> NDArray[np.int64]:
+    """Bytes of each rank's buffers, and of the FIFO slots that it sends from and receives into, of its own each."""
+    schedule, messages = lowered.schedule, lowered.messages
+    _, rank_bytes = _buffer_offsets(schedule, lowered.count, lowered.item_bytes)
+    in_slots = np.where(messages.number < slots, messages.nbytes, 0)
+    ends = [
+        np.bincount(end, weights=in_slots, minlength=schedule.ranks) for end in (messages.source, messages.destination)
+    ]
+    return rank_bytes + sum(ends, np.zeros(schedule.ranks)).astype(np.int64)
+
+
 def _round_up(nbytes: Any) -> Any:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 

@@ -5,6 +5,7 @@ The rules are in docs/timing-rules.md. They are those of `collemu.ranks.execute`
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -18,11 +19,14 @@ from collemu.catalogue.system import Processes
 from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, conversions_of
 from collemu.flow import simulate_flow
 from collemu.lower import NONE, Lowered
+from collemu.memory import footprint_of
 from collemu.payload import Payload
 from collemu.schedule import RECEIVES, REDUCES, SENDS
 from collemu.timing import Timing, deadlock, dependents_of, following_of, waits_of
 
 Int64 = NDArray[np.int64]
+
+BUFFERS_OF_A_MESSAGE = 4  # of the runs in which times were measured: input, output, and a slot at either end
 
 #: Processes that share a core and do everything at once: what has them run at all.
 SINGLE_CORE = Processes(
@@ -59,6 +63,7 @@ def simulate_processes(
         simulate_flow(lowered, system, protocol, data)  # bytes do not depend on time
     schedule, messages = lowered.schedule, lowered.messages
     slots = system.endpoint.fifo_slots
+    tables = _tables(lowered, spent, slots)
     successor = messages.slot_successor(slots)
     thread, dep = schedule.thread_of_op, schedule.ops["dep"]
     first_dependent, dependents = dependents_of(dep)
@@ -67,7 +72,7 @@ def simulate_processes(
         following=following_of(thread),
         received=lowered.received,
         sent=lowered.sent,
-        work=work_of_processes(lowered, spent, system, payload),
+        work=_work(lowered, tables, system, payload),
         first_dependent=first_dependent,
         dependents=dependents,
         waits=waits_of(thread, dep, lowered.received, messages.sender, successor),
@@ -75,7 +80,7 @@ def simulate_processes(
         start=np.full(len(thread), NONE, np.int64),
         finish=np.full(len(thread), NONE, np.int64),
     )
-    transfer = _table(messages.nbytes, spent, spent.transfer_s)
+    transfer = tables.transfer(messages.nbytes)
     travelling = processes.Messages(
         source=messages.source,
         destination=messages.destination,
@@ -121,55 +126,89 @@ def simulate_processes(
     )
 
 
-def work_of_processes(lowered: Lowered, spent: Processes, system: System, payload: Payload) -> Int64:
+@dataclass(frozen=True)
+class _Tables:
+    """Times of copies, sums and messages of a run, as they depend on all the memory that the run goes through.
+
+    Attributes
+    ----------
+    spent : Processes
+    similar : int
+        Bytes of the message of a measured run that goes through as much memory: smaller stretches of it are as far from
+        the core as that.
+    """
+
+    spent: Processes
+    similar: int
+
+    def copy(self, nbytes: Int64) -> Int64:
+        """Femtoseconds to copy so many bytes."""
+        return self._times(nbytes, self.spent.copy_s)
+
+    def reduce(self, nbytes: Int64) -> Int64:
+        """Femtoseconds to add so many bytes to as many."""
+        return self._times(nbytes, self.spent.reduce_s)
+
+    def transfer(self, nbytes: Int64) -> Int64:
+        """Femtoseconds to take a message of so many bytes."""
+        return self._times(nbytes, self.spent.transfer_s)
+
+    def _times(self, nbytes: Int64, seconds: tuple[float, ...]) -> Int64:
+        sizes, times = self.spent.sizes_bytes, [femtoseconds(each) for each in seconds]
+
+        def measured(size: int) -> int:
+            """On straight lines between what was measured; below it that of the first, beyond at the last rate."""
+            if size <= sizes[0]:
+                return times[0]
+            if size >= sizes[-1]:
+                return times[-1] * size // sizes[-1]
+            above = bisect_left(sizes, size)
+            below = above - 1
+            share = Fraction(size - sizes[below], sizes[above] - sizes[below])
+            return times[below] + int(share * (times[above] - times[below]))
+
+        def time_of(size: int) -> int:
+            return max(measured(size), measured(self.similar) * size // self.similar)
+
+        return _of_each(nbytes, time_of)
+
+
+def _tables(lowered: Lowered, spent: Processes, slots: int) -> _Tables:
+    """Ranks that take turns on a core go through the memory of all of them."""
+    each = int(footprint_of(lowered, slots).sum()) // min(lowered.schedule.ranks, spent.cores)
+    return _Tables(spent, max(1, each // BUFFERS_OF_A_MESSAGE))
+
+
+def _work(lowered: Lowered, tables: _Tables, system: System, payload: Payload) -> Int64:
     """Femtoseconds of every operation: itself, its copies, what it adds, and what it encodes and decodes.
 
     One that receives and sends without adding stores what came and sends it on; one that adds and sends copies the sum.
     """
+    spent = tables.spent
     kind = lowered.schedule.ops["kind"]
     held = lowered.elements * lowered.item_bytes
     adds, sends, receives = REDUCES[kind], SENDS[kind], RECEIVES[kind]
     work = np.full(len(kind), femtoseconds(spent.operation_s), np.int64)
     work += sends * femtoseconds(spent.send_s)
-    encoded, decoded = conversions_of(lowered) if lowered.wire is not None else (np.zeros_like(work),) * 2
-    copied = (kind == kinds.COPY) | (receives & ~adds & (decoded == 0))
-    work += copied * _table(held, spent, spent.copy_s)
-    work += (sends & (encoded == 0)) * _table(lowered.nbytes, spent, spent.copy_s)
-    rate = system.reductions.get(payload.held.name)
-    work += adds * (
-        _table(held, spent, spent.reduce_s)
-        if rate is None
-        else _at_rate(held, femtoseconds_per_byte(rate.reduce_bytes_per_s))
-    )
+    encoded = decoded = np.zeros_like(work)
     if payload.wire_format is not None:
+        encoded, decoded = conversions_of(lowered)
         conversion = system.conversions.get(payload.wire_format.name)
-        endpoint = system.endpoint
-        encode, decode = (
-            (endpoint.quantize_fs_per_byte, endpoint.dequantize_fs_per_byte)
+        rates = (
+            (system.endpoint.quantize_bytes_per_s, system.endpoint.dequantize_bytes_per_s)
             if conversion is None
-            else tuple(map(femtoseconds_per_byte, (conversion.encode_bytes_per_s, conversion.decode_bytes_per_s)))
+            else (conversion.encode_bytes_per_s, conversion.decode_bytes_per_s)
         )
-        work += _at_rate(encoded * lowered.item_bytes, encode) + _at_rate(decoded * lowered.item_bytes, decode)
-    return work
+        for elements, rate in zip((encoded, decoded), rates, strict=True):
+            work += _at_rate(elements * lowered.item_bytes, rate)
+    work += ((kind == kinds.COPY) | (receives & ~adds & (decoded == 0))) * tables.copy(held)
+    work += (sends & (encoded == 0)) * tables.copy(lowered.nbytes)
+    reduction = system.reductions.get(payload.held.name)
+    return work + adds * (tables.reduce(held) if reduction is None else _at_rate(held, reduction.reduce_bytes_per_s))
 
 
-def _table(nbytes: Int64, spent: Processes, seconds: tuple[float, ...]) -> Int64:
-    """Times of sizes, on straight lines between those measured, from none for no bytes; beyond, at the last rate."""
-    times = [0, *map(femtoseconds, seconds)]
-    sizes = [0, *spent.sizes_bytes]
-
-    def time_of(size: int) -> int:
-        if size >= sizes[-1]:
-            return times[-1] * size // sizes[-1]
-        above = max(1, bisect_left(sizes, size))
-        below = above - 1
-        share = Fraction(size - sizes[below], sizes[above] - sizes[below])
-        return times[below] + int(share * (times[above] - times[below]))
-
-    return _of_each(nbytes, time_of)
-
-
-def _at_rate(nbytes: Int64, rate: Fraction) -> Int64:
+def _at_rate(nbytes: Int64, bytes_per_s: float) -> Int64:
+    rate = femtoseconds_per_byte(bytes_per_s)
     return _of_each(nbytes, lambda size: -(-size * rate.numerator // rate.denominator))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collemu.ranks.calibrate import Measurements, Spread
 
-FASTEST = 1e15  # bytes/s: where no time was left to measure
+SHORTEST_S = 1e-9  # where no time was left to measure
 MOST_PROCESSES = 1024
 FIFO_SLOTS = 8
 
@@ -57,7 +57,7 @@ _Number = tuple[Any, str, str]  # value, confidence, note
 def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Number]]]]:
     sizes = found.sizes_bytes
     copy_rate, reduce_rate, transfer_rate = (
-        max(min(size / max(spread.median, 1e-12), FASTEST) for size, spread in zip(sizes, spreads, strict=True))
+        max(size / max(spread.median, SHORTEST_S) for size, spread in zip(sizes, spreads, strict=True))
         for spreads in (found.copy_s, found.reduce_s, found.transfer_s)
     )
     fastest = "the fastest of the sizes"

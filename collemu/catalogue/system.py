@@ -237,7 +237,8 @@ class Processes:
     eager_bytes : int
         Up to so many, a message is gone once it is sent; a longer one, once its receiver has taken it.
     sizes_bytes : tuple of int
-        Sizes at which the following were measured; between them, and beyond, times lie on straight lines.
+        Sizes at which the following were measured. Between them times lie on straight lines; less takes as long as the
+        first, more at the rate of the last.
     copy_s, reduce_s, transfer_s : tuple of float
         To copy so many bytes of memory, to add so many to as many, to take a message of so many.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from collemu import load_system
+from collemu import System, load_system
 from collemu.dtypes import DTYPES, find_dtype
 from collemu.lower import NONE
 from collemu.number_formats import wire_formats
@@ -21,7 +21,9 @@ from collemu.payload import payload_of
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import INTEGERS
 from collemu.ranks.launch import cores
+from collemu.ranks.message_log import first_difference
 from collemu.ranks.part import Part, Run, Trial
+from collemu.ranks.transport import Bytes, first_differing_byte
 from collemu.recipe import Recipe
 from collemu.schedule import KIND_NAMES, Schedule, build_schedule
 
@@ -33,7 +35,11 @@ SMALL_BYTES = 64  # whose copying costs nothing beside the operation
 RATE_BYTES = 2**20  # at which rates of formats are measured
 EAGER_LIMIT = 2**21  # beyond which nobody sends without being asked
 EAGER_PATIENCE_S = 0.002
+SEVERAL = 4  # messages one after the other
+PASSES = 3
 WARMUPS = 3
+QUICK_REPEATS = 10  # times as many runs of what is over at once,
+QUICK_BYTES = 2**20  # fewer up to here
 
 
 class Spread(NamedTuple):
@@ -78,15 +84,47 @@ class Measurements:
     reduce_bytes_per_s: dict[str, Spread]
 
 
-class _Seen(NamedTuple):
-    """Seconds that a probe spent, each time, over all ranks."""
+class _Probe(NamedTuple):
+    """Something to run: a schedule with so many bytes of memory a rank."""
 
-    launch: list[float]  # until the first operation
-    first: list[float]  # in it
-    of_kind: dict[str, list[float]]  # in each of the others
-    notice: list[float]  # waiting, without being left waiting, for what is no message
-    taken: list[float]  # with a message, from its coming
-    woken: list[float]  # the same, of those who had waited for it
+    schedule: Schedule
+    nbytes: int
+    wire: str = "none"
+    dtype: str = "float32"
+
+    def trial(self, system: System) -> Trial:
+        """As processes run it."""
+        count = self.nbytes // find_dtype(self.dtype).item_bytes
+        return Trial(self.schedule, system, count, dtype=self.dtype, recipe=Recipe(wire=self.wire))
+
+
+class _Seen:
+    """Seconds that a probe spent, each time, over all ranks.
+
+    Attributes
+    ----------
+    launch, first : list of float
+        Until the first operation, and in it.
+    of_kind : mapping of str to list of float
+        In each of the others.
+    notice, taken : list of float
+        Waiting for what is no message; with a message, from its coming.
+    woken : list of float
+        With a message that one had waited for, from its coming.
+    """
+
+    def __init__(self) -> None:
+        self.launch: list[float] = []
+        self.first: list[float] = []
+        self.of_kind: defaultdict[str, list[float]] = defaultdict(list)
+        self.notice: list[float] = []
+        self.taken: list[float] = []
+        self.woken: list[float] = []
+
+    @property
+    def sums(self) -> list[float]:
+        """In operations that add."""
+        return [*self.of_kind["recv_reduce"], *self.of_kind["reduce"]]
 
 
 def calibrate(
@@ -101,7 +139,7 @@ def calibrate(
     largest : int
         Bytes of the largest message.
     repeats : int
-        Runs of each probe.
+        Runs of each probe, over several passes; of small ones ten times as many.
     step : callable
         Told what is measured next.
 
@@ -120,7 +158,7 @@ def calibrate(
     some = min(comm.size, max(2, cores()))
     active = comm.rank < some
     part = cast("MPI.Intracomm", comm.Split(0 if active else 1))
-    found = _Probe(part, repeats, step).measure(largest) if active else None
+    found = _Laboratory(part, repeats, step).measure(largest) if active else None
     _rest_until(comm)
     part.Free()
     return found
@@ -133,92 +171,90 @@ def _rest_until(comm: "MPI.Intracomm") -> None:
         time.sleep(0.01)
 
 
-class _Probe:
-    """Runs small schedules in all processes of a communicator and looks at what they spent."""
+class _Laboratory:
+    """Runs probes in all processes of a communicator and looks at what they spent."""
 
     def __init__(self, comm: "MPI.Intracomm", repeats: int, step: Callable[[str], None]) -> None:
         self._comm, self._repeats, self._step = comm, repeats, step
         self._clock = Clock(comm)
         self._system = load_system("trainium4_nvl72")  # for its FIFO slots alone
-        self._shift = build_schedule("sendrecv", "direct", comm.size)
-        self._exchange = build_schedule("all_reduce", "one_shot", comm.size)
 
     def measure(self, largest: int) -> Measurements | None:
-        comm = self._comm
-        self._step("operations")
-        eager = _eager_bytes(comm)
-        small = self._look(self._shift, SMALL_BYTES)
-        several = self._look(build_schedule("sendrecv", "direct", comm.size, chunks=4), 4 * SMALL_BYTES)
+        """Run every probe in each of several passes, so that no moment decides any of them alone."""
+        ranks = self._comm.size
+        shift, exchange = build_schedule("sendrecv", "direct", ranks), build_schedule("all_reduce", "one_shot", ranks)
+        several = build_schedule("sendrecv", "direct", ranks, chunks=SEVERAL)
         sizes = tuple(size for size in SIZES if size <= max(largest, SIZES[0]))
-        shifts: list[_Seen] = []
-        exchanges: list[_Seen] = []
+        eager = _eager_bytes(self._comm)
+        seen = {
+            "small": (_Probe(shift, SMALL_BYTES), _Seen()),
+            "several": (_Probe(several, SEVERAL * SMALL_BYTES), _Seen()),
+        }
         for size in sizes:
-            self._step(f"{size} bytes")
-            shifts.append(self._look(self._shift, size))
-            exchanges.append(self._look(self._exchange, size))
-        converted: dict[str, _Seen] = {}
+            seen[f"message {size}"] = (_Probe(shift, size), _Seen())
+            seen[f"sum {size}"] = (_Probe(exchange, size), _Seen())
         for name in _wires():
-            self._step(f"wire {name}")
-            converted[name] = self._look(self._shift, RATE_BYTES, wire=name)
-        added: dict[str, _Seen] = {}
+            seen[f"wire {name}"] = (_Probe(shift, RATE_BYTES, wire=name), _Seen())
         for name in DTYPES:
-            self._step(f"dtype {name}")
-            added[name] = self._look(self._exchange, RATE_BYTES, dtype=name)
-        if comm.rank != 0:
-            return None
-
-        operation = _spread(several.of_kind["recv"])
-        send = _spread(several.of_kind["send"], operation.median)
-        first = statistics.median(small.first) - operation.median - send.median
-        notice = _spread(several.notice + small.notice)
-        plain = statistics.median(small.taken + several.taken)
-        woken = small.woken + several.woken
-        wake = _spread(woken, plain) if woken else Spread(0.0, 0.0, 0.0)
-        return Measurements(
-            processes=comm.size,
-            cores=cores(),
-            launch_s=_spread(small.launch, -max(first, 0.0)),
-            operation_s=operation,
-            send_s=send,
-            notice_s=notice,
-            wake_s=wake,
-            eager_bytes=eager,
-            sizes_bytes=sizes,
-            copy_s=tuple(
-                _spread([*shift.of_kind["recv"], *exchange.of_kind["copy"]], operation.median)
-                for shift, exchange in zip(shifts, exchanges, strict=True)
-            ),
-            reduce_s=tuple(_spread(_sums(seen), operation.median) for seen in exchanges),
-            transfer_s=tuple(_spread(seen.taken, notice.median) for seen in shifts),
-            encode_bytes_per_s={
-                name: _rate(RATE_BYTES, _spread(seen.first, operation.median + send.median))
-                for name, seen in converted.items()
-            },
-            decode_bytes_per_s={
-                name: _rate(RATE_BYTES, _spread(seen.of_kind["recv"], operation.median))
-                for name, seen in converted.items()
-            },
-            reduce_bytes_per_s={
-                name: _rate(RATE_BYTES, _spread(_sums(seen), operation.median)) for name, seen in added.items()
-            },
+            seen[f"dtype {name}"] = (_Probe(exchange, RATE_BYTES, dtype=name), _Seen())
+        for number in range(PASSES):
+            for name, (probe, into) in seen.items():
+                self._step(f"pass {number + 1} of {PASSES}: {name}")
+                self._look(probe, into)
+        return (
+            None if self._comm.rank else _found(ranks, eager, sizes, {name: each for name, (_, each) in seen.items()})
         )
 
-    def _look(self, schedule: Schedule, nbytes: int, *, wire: str = "none", dtype: str = "float32") -> _Seen:
-        """Run a schedule with so many bytes of memory a rank; the first process sees what all spent."""
-        trial = Trial(
-            schedule,
-            self._system,
-            nbytes // find_dtype(dtype).item_bytes,
-            dtype=dtype,
-            recipe=Recipe(wire=wire),
-        )
-        part = Part(trial, self._comm.rank, INTEGERS)
-        runs = [part.run(self._comm, self._clock) for _ in range(WARMUPS + self._repeats)]
-        everybody = self._comm.gather(runs[WARMUPS:]) or []
-        seen = _Seen([], [], defaultdict(list), [], [], [])
-        for together in zip(*everybody, strict=True):
-            _note(schedule, together, seen)
-        return seen
+    def _look(self, probe: _Probe, into: _Seen) -> None:
+        """Run a probe; the first process sees what all spent."""
+        part = Part(probe.trial(self._system), self._comm.rank, INTEGERS)
+        often = max(1, min(QUICK_REPEATS, QUICK_BYTES // probe.nbytes)) * -(-self._repeats // PASSES)
+        runs: list[Run] = []
+        first: Bytes | None = None
+        for _ in range(WARMUPS + often):
+            runs.append(part.run(self._comm, self._clock))
+            # as a cross-check does between runs: what the next one finds in the caches is then the same
+            first = part.output().copy() if first is None else first
+            differs = first_difference(runs[0].log, runs[-1].log, probe.schedule)
+            differs = differs or first_differing_byte(first, part.output())
+            if differs:
+                raise RuntimeError(f"two runs of {probe.schedule.algorithm} differ: {differs}")
+        for together in zip(*(self._comm.gather(runs[WARMUPS:]) or []), strict=True):
+            _note(probe.schedule, together, into)
+
+
+def _found(ranks: int, eager: int, sizes: tuple[int, ...], seen: dict[str, _Seen]) -> Measurements:
+    """What the numbers are, each less what belongs to others."""
+    small, several = seen["small"], seen["several"]
+    operation = _spread(several.of_kind["recv"])
+    send = _spread(several.of_kind["send"], operation.median)
+    cold = statistics.median(small.first) - operation.median - send.median  # the first one finds nothing in the caches
+    notice = _spread(small.notice)
+    plain = statistics.median(small.taken or small.woken)
+    messages, sums = ([seen[f"{what} {size}"] for size in sizes] for what in ("message", "sum"))
+    encode_s = {name: _spread(seen[f"wire {name}"].first, operation.median + send.median + cold) for name in _wires()}
+    decode_s = {name: _spread(seen[f"wire {name}"].of_kind["recv"], operation.median) for name in _wires()}
+    reduce_s = {name: _spread(seen[f"dtype {name}"].sums, operation.median) for name in DTYPES}
+    return Measurements(
+        processes=ranks,
+        cores=cores(),
+        launch_s=_spread(small.launch, -max(cold, 0.0)),
+        operation_s=operation,
+        send_s=send,
+        notice_s=notice,
+        wake_s=_spread(small.woken, plain) if small.woken else Spread(0.0, 0.0, 0.0),
+        eager_bytes=eager,
+        sizes_bytes=sizes,
+        copy_s=tuple(
+            _spread([*message.of_kind["recv"], *a_sum.of_kind["copy"]], operation.median)
+            for message, a_sum in zip(messages, sums, strict=True)
+        ),
+        reduce_s=tuple(_spread(each.sums, operation.median) for each in sums),
+        transfer_s=tuple(_spread([*each.taken, *each.woken], notice.median) for each in messages),
+        encode_bytes_per_s={name: _rate(RATE_BYTES, each) for name, each in encode_s.items()},
+        decode_bytes_per_s={name: _rate(RATE_BYTES, each) for name, each in decode_s.items()},
+        reduce_bytes_per_s={name: _rate(RATE_BYTES, each) for name, each in reduce_s.items()},
+    )
 
 
 def _note(schedule: Schedule, together: Sequence[Run], seen: _Seen) -> None:
@@ -258,10 +294,6 @@ def _wires() -> list[str]:
 def _sends(schedule: Schedule, rank: int) -> Iterable[int]:
     sends = np.flatnonzero(schedule.ops["kind"] == KIND_NAMES.index("send"))
     return (int(op) for op in sends if schedule.threads["rank"][schedule.thread_of_op[op]] == rank)
-
-
-def _sums(seen: _Seen) -> list[float]:
-    return [*seen.of_kind["recv_reduce"], *seen.of_kind["reduce"]]
 
 
 def _spread(seconds: Sequence[float], less: float = 0.0) -> Spread:

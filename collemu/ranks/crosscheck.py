@@ -24,7 +24,7 @@ from collemu.ranks.opinion import has_opinion, is_done_by_mpi, mpi_collective
 from collemu.ranks.part import Communicator, Part, Run, Trial
 from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.times import Phase, Times, phases_of, times_of
-from collemu.ranks.transport import Bytes
+from collemu.ranks.transport import Bytes, first_differing_byte
 from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, build_schedule
@@ -189,18 +189,6 @@ def _run_alone() -> None:
     system = load_system("trainium4_nvl72")
     for wire, on in (("none", system), ("bfloat16", system), ("none", replace(system, processes=SINGLE_CORE))):
         crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), on, count=1, recipe=Recipe(wire=wire)))
-
-
-def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
-    """Say where two stretches of bytes part, or None."""
-    if len(expected) != len(got):
-        return f"{len(expected)} bytes expected, got {len(got)}"
-    differing = np.flatnonzero(expected != got)
-    if not len(differing):
-        return None
-    first = int(differing[0])
-    values = f"expected 0x{expected[first]:02x}, got 0x{got[first]:02x}"
-    return f"first differing byte {first} of {len(got)}: {values} ({len(differing)} differ)"
 
 
 def _fills(trial: Trial) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ class Part:
         watchdog = watchdog or Watchdog(comm, None)
         plane = self.memory.plane
         plane.memory[:] = 0
+        plane.wire_bytes[:] = 0  # what an earlier run has left must not be taken for what this one sends
         plane.image_known[:] = 0
         self.memory.write_input(self.rank, self.input)
         execution = Execution(self.lowered, plane, self.rank, self.slots)
