@@ -3,7 +3,7 @@
 import argparse
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from collemu.cli.options import whole
 from collemu.cli.outputs import try_output, write_whole
@@ -12,8 +12,6 @@ from collemu.cli.sizes import parse_size
 from collemu.cli.together import run_together
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from collemu.ranks.calibrate import Measurements, Spread
     from collemu.ranks.part import Communicator
 
@@ -59,7 +57,7 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     with Progress(0, "measurements") as progress:
         progress.say("loading kernels")
         load_kernels(comm)
-        found = calibrate(cast("MPI.Intracomm", comm), largest=largest, repeats=repeats, step=progress.step)
+        found = calibrate(comm, largest=largest, repeats=repeats, step=progress.step)
     if found is not None:
         machine = f"{platform.system()} {platform.machine()}"
         text = host_text(found, name=Path(arguments.output).stem, library=library(comm), machine=machine)
@@ -70,7 +68,9 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
 
 
 def _check(output: str, comm: "Communicator") -> None:
-    if comm.size < 2:
+    from collemu.ranks.calibrate import LEAST_PROCESSES
+
+    if comm.size < LEAST_PROCESSES:
         raise ValueError(f"one process sends nothing, start two or more: {START}")
     if not output.endswith(".toml"):
         raise ValueError(f"-o {output} must end in .toml, as systems do")

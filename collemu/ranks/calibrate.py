@@ -18,11 +18,12 @@ from collemu.dtypes import DTYPES, find_dtype
 from collemu.lower import NONE
 from collemu.number_formats import wire_formats
 from collemu.payload import payload_of
+from collemu.ranks.alone import Alone
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import INTEGERS
 from collemu.ranks.launch import cores
 from collemu.ranks.message_log import first_difference
-from collemu.ranks.part import Part, Run, Trial
+from collemu.ranks.part import Communicator, Part, Run, Trial
 from collemu.ranks.transport import Bytes, first_differing_byte
 from collemu.recipe import Recipe
 from collemu.schedule import KIND_NAMES, Schedule, build_schedule
@@ -35,6 +36,7 @@ SMALL_BYTES = 64  # whose copying costs nothing beside the operation
 RATE_BYTES = 2**20  # at which rates of formats are measured
 EAGER_LIMIT = 2**21  # beyond which nobody sends without being asked
 EAGER_PATIENCE_S = 0.002
+LEAST_PROCESSES = 2
 SEVERAL = 4  # messages one after the other
 PASSES = 3
 WARMUPS = 3
@@ -128,14 +130,14 @@ class _Seen:
 
 
 def calibrate(
-    comm: "MPI.Intracomm", *, largest: int = SIZES[-1], repeats: int = 15, step: Callable[[str], None] = lambda _: None
+    comm: Communicator, *, largest: int = SIZES[-1], repeats: int = 15, step: Callable[[str], None] = lambda _: None
 ) -> Measurements | None:
     """Measure with as many processes as there are cores, at most all; the others rest meanwhile.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        Used for nothing else meanwhile.
+        Of two processes or more; used for nothing else meanwhile.
     largest : int
         Bytes of the largest message.
     repeats : int
@@ -151,10 +153,10 @@ def calibrate(
     Raises
     ------
     ValueError
-        With fewer than two processes.
+        With fewer processes.
     """
-    if comm.size < 2:
-        raise ValueError("calibrate host: one process sends nothing; start two or more with mpirun -n 2")
+    if isinstance(comm, Alone) or comm.size < LEAST_PROCESSES:
+        raise ValueError(f"{comm.size} process sends nothing: {LEAST_PROCESSES} or more are needed to measure messages")
     some = min(comm.size, max(2, cores()))
     active = comm.rank < some
     part = cast("MPI.Intracomm", comm.Split(0 if active else 1))
