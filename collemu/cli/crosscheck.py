@@ -101,8 +101,13 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     agree(comm, lambda: try_outputs(arguments.json, arguments.csv) if first else None)
     watchdog = Watchdog(comm, _seconds(arguments.timeout), "collemu crosscheck")
     header = table.header_of(comm)
+    columns = table.columns_of(
+        repeats=plan.repeats,
+        predicts=any(trial.system.processes for _, trial in plan.points),
+        against_mpi=plan.against_mpi,
+    )
     if first:
-        print(table.header_text(header), flush=True)
+        print(table.header_text(header, columns), flush=True)
         if arguments.verbose:
             _tell_setup(header)
     rows: list[table.Row] = []
@@ -136,7 +141,7 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
                 progress.clear()
                 if verdict is not None:
                     rows.append(table.Row(point, verdict))
-                    print(rows[-1].text(), flush=True)
+                    print(rows[-1].text(columns), flush=True)
                     write_files(_is_plain)  # at once: whoever fails next ends this process too
     except BaseException:
         write_files()  # rows are at the first process alone

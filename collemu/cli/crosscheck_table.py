@@ -31,9 +31,8 @@ COLUMNS = (
     ("real", ">11", "(us)"),
     ("noise", ">7", "(%)"),
     ("error", ">7", "(%)"),
-    ("MPI", ">11", "(us)"),
+    ("MPI's own", ">11", "(us)"),
 )
-ALWAYS = len(COLUMNS) - 2  # the last ones stand there where they say something
 TELLING = 0.15  # an error from which on a row says where it comes from
 
 
@@ -71,11 +70,12 @@ class Row:
             "error": verdict.error,
             "differs_most": str(verdict.phases[0]) if verdict.phases else None,
             "mpi_us": verdict.mpi.median_s * 1e6 if verdict.mpi else None,
+            "lagging": verdict.lagging,
             "mismatches": list(verdict.mismatches),
         }
 
-    def text(self) -> str:
-        """The row of the table."""
+    def text(self, columns: Sequence[str]) -> str:
+        """The row of a table with these columns."""
         point, verdict = self.point, self.verdict
         cells = (
             *(point.collective, point.algorithm, point.recipe.name or point.wire, point.dtype, point.op),
@@ -85,13 +85,14 @@ class Row:
             _word(verdict.mpi_identical),
             *(f"{verdict.model_s * 1e6:.2f}", f"{verdict.real.median_s * 1e6:.1f}"),
             f"{verdict.real.noise * 100:.0f}" if verdict.real.runs > 1 else "-",
-            "" if verdict.error is None else f"{verdict.error * 100:+.0f}",
-            "" if verdict.mpi is None else f"{verdict.mpi.median_s * 1e6:.1f}",
+            "-" if verdict.error is None else f"{verdict.error * 100:+.0f}",
+            "-" if verdict.mpi is None else f"{verdict.mpi.median_s * 1e6:.1f}",
         )
         below = list(verdict.mismatches)
         if verdict.error is not None and abs(verdict.error) > TELLING:
             below.append(f"differs most in {verdict.phases[0]}")
-        return "\n".join([_line(cells), *(f"    {text}" for text in below)])
+        below += filter(None, [verdict.lagging])
+        return "\n".join([_line(cells, columns), *(f"    {text}" for text in below)])
 
 
 def header_of(comm: "Communicator") -> dict[str, Any]:
@@ -111,14 +112,34 @@ def header_of(comm: "Communicator") -> dict[str, Any]:
     }
 
 
-def header_text(header: dict[str, Any]) -> str:
+def columns_of(*, repeats: int, predicts: bool, against_mpi: bool) -> list[str]:
+    """Names of the columns that say something.
+
+    Parameters
+    ----------
+    repeats : int
+        Timed runs: more than one have a spread.
+    predicts : bool
+        Whether a system is one of processes.
+    against_mpi : bool
+    """
+    silent = {"noise": repeats == 1, "error": not predicts, "MPI's own": not against_mpi}
+    return [name for name, _, _ in COLUMNS if not silent.get(name)]
+
+
+def header_text(header: dict[str, Any], columns: Sequence[str]) -> str:
     """The lines above the table."""
+    explained = {
+        "noise": "# noise: distance of the quartiles of the real times, in percent of their median",
+        "error": "# error: how much longer the model takes than the processes; the model is one of processes",
+    }
     lines = [
         "# collemu {collemu}, Python {python}, NumPy {numpy}, {mpi}",
         "# model: time on the emulated system; real: slowest of {processes} processes on {cores} cores, median of runs",
         "# bytes: outputs of every rank; log: messages by connection and by thread; mpi: MPI's own, where it is exact",
-        _line(("# collective", *(name for name, _, _ in COLUMNS[1:]))),
-        _line(("#", *(unit for _, _, unit in COLUMNS[1:]))),
+        *(text for name, text in explained.items() if name in columns),
+        _line(("# collective", *(name for name, _, _ in COLUMNS[1:])), columns),
+        _line(("#", *(unit for _, _, unit in COLUMNS[1:])), columns),
     ]
     return "\n".join(lines).format(**header)
 
@@ -161,6 +182,6 @@ def _word(identical: bool | None) -> str:
     return "identical" if identical else "DIFFERENT"
 
 
-def _line(cells: Sequence[object]) -> str:
-    laid_out = (f"{cell!s:{layout}}" for cell, (_, layout, _) in zip(cells, COLUMNS, strict=True))
+def _line(cells: Sequence[object], columns: Sequence[str]) -> str:
+    laid_out = [f"{cell!s:{layout}}" for cell, (name, layout, _) in zip(cells, COLUMNS, strict=True) if name in columns]
     return " ".join(laid_out).rstrip()

@@ -23,7 +23,7 @@ from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
 from collemu.ranks.opinion import has_opinion, is_done_by_mpi, mpi_collective
 from collemu.ranks.part import Communicator, Part, Run, Trial
 from collemu.ranks.switch_memory import load_kernel
-from collemu.ranks.times import Phase, Times, phases_of, times_of
+from collemu.ranks.times import Phase, Times, lagging, phases_of, times_of
 from collemu.ranks.transport import Bytes, first_differing_byte
 from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe
@@ -58,6 +58,8 @@ class Verdict:
     phases : tuple of Phase
         Where the time of a system of processes differs from that of these, the largest difference first; empty for
         other systems, which are no prediction of these processes.
+    lagging : str or None
+        Which rank the others wait for, and why one thinks so.
     mismatches : tuple of str
         What differs, by rank.
     """
@@ -70,6 +72,7 @@ class Verdict:
     real: Times
     mpi: Times | None
     phases: tuple[Phase, ...]
+    lagging: str | None
     mismatches: tuple[str, ...]
 
     @property
@@ -207,6 +210,7 @@ class _Finding:
     """What one rank found in a trial."""
 
     moments: list[tuple[int, int]]  # begin and end of each run
+    own_s: float  # in which it did not wait for others, at best
     sent: int
     output: str | None
     log: str | None
@@ -275,7 +279,7 @@ def _crosscheck(
 
     sent = int(np.count_nonzero(runs[-1].log["direction"] == SENT))
     moments = [(run.begin_ns, run.end_ns) for run in runs[warmups:]]
-    findings = comm.gather(_Finding(moments, sent, output, log, opinion))
+    findings = comm.gather(_Finding(moments, min(run.own_s for run in runs), sent, output, log, opinion))
     everybodys = comm.gather(theirs[warmups:] if theirs and timed else None)
     seconds = _seconds([finding.moments for finding in findings]) if findings else []
     median: int = comm.bcast(int(np.argsort(seconds)[len(seconds) // 2]) if findings else 0)
@@ -287,9 +291,15 @@ def _crosscheck(
         asked=asked and theirs is not None,
         model_s=result.time_s,
         real=times_of(seconds),
+        lagging=lagging([each.own_s for each in findings], _operations(schedule), times_of(seconds).median_s),
         mpi=times_of(_seconds(everybodys)) if everybodys and everybodys[0] else None,
         phases=phases_of(result.lowered.schedule, result, spans or []) if trial.system.processes else (),
     )
+
+
+def _operations(schedule: Schedule) -> list[int]:
+    """Of each rank."""
+    return np.bincount(schedule.threads["rank"], schedule.threads["length"], schedule.ranks).astype(int).tolist()
 
 
 def _timed(call: Callable[[], None], clock: Clock) -> tuple[int, int]:

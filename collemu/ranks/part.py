@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from collemu import System
 from collemu.dtypes import find_dtype
-from collemu.lower import lower
+from collemu.lower import NONE, lower
 from collemu.memory import build_memory
 from collemu.payload import Payload, payload_of
 from collemu.ranks.alone import Alone
@@ -76,6 +76,12 @@ class Run(NamedTuple):
     end_ns: int
     log: Log
     spans: Spans
+
+    @property
+    def own_s(self) -> float:
+        """Seconds in which it did not wait for others."""
+        waits = self.spans[self.spans["operation"] == NONE]
+        return (self.end_ns - self.begin_ns - int((waits["end_ns"] - waits["begin_ns"]).sum())) / 1e9
 
 
 class Part:

@@ -14,6 +14,11 @@ from collemu.schedule import KIND_NAMES, Schedule
 
 WAITING = "waiting for messages"
 
+# A rank lags if its operations take so many times as long as those of the others, and that makes up half of the run and
+# more than what an operating system takes a core away for.
+LAGS = 4.0
+LAG_S = 0.02
+
 
 @dataclass(frozen=True)
 class Times:
@@ -41,6 +46,27 @@ def times_of(seconds: Sequence[float]) -> Times:
     """Median and quartiles."""
     low, median, high = (float(each) for each in np.percentile(seconds, (25, 50, 75)))
     return Times(median, low, high, len(seconds))
+
+
+def lagging(own_s: Sequence[float], operations: Sequence[int], median_s: float) -> str | None:
+    """The rank that the others wait for, in words; None where nobody stands out.
+
+    Parameters
+    ----------
+    own_s : sequence of float
+        Seconds in which each rank did not wait for others.
+    operations : sequence of int
+        Of each rank, by which it is judged: roots have more to do than others.
+    median_s : float
+        Of the whole run.
+    """
+    each = np.array(own_s) / np.maximum(operations, 1)
+    rank = int(each.argmax())
+    usual = float(np.median(np.delete(each, rank))) if len(each) > 1 else np.inf
+    surplus = own_s[rank] - usual * operations[rank]
+    if each[rank] <= LAGS * usual or surplus < max(LAG_S, median_s / 2):
+        return None
+    return f"rank {rank} lags: {each[rank] * 1e6:.0f} us an operation, the others {usual * 1e6:.0f} us"
 
 
 @dataclass(frozen=True)

@@ -69,3 +69,17 @@ def test_an_interrupt_keeps_what_is_done(tmp_path):
     _, stderr = process.communicate(timeout=30)
     assert process.returncode not in (0, 2)
     assert "Traceback" not in stderr
+
+
+def test_a_rank_that_lags_is_named_and_the_job_completes():
+    process = run_under_mpi(3, [str(DRIVERS / "lag.py"), *WORDS])
+    assert process.returncode == 0, process.stdout + process.stderr
+    lines = process.stdout.splitlines()
+    assert sum("rank 1 lags: " in line for line in lines) == 2
+    assert lines[-1].endswith("all identical")
+
+
+def test_nobody_lags_where_a_root_has_more_to_do():
+    process = run_under_mpi(5, ["-m", "collemu", "crosscheck", "gather,reduce", "-b", "4K", "-d", "float32"])
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "lags" not in process.stdout
