@@ -14,6 +14,7 @@ from collemu.cli.fits import Fit
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
 from collemu.cli.points import count_of, refuse_oversized
 from collemu.cli.progress import Progress
+from collemu.cli.words import seconds
 
 if TYPE_CHECKING:
     from collemu.ranks.crosscheck import Communicator, Trial, Verdict
@@ -95,13 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _communicator(ranks: str | None) -> "Communicator":
     """All processes of the launch, or this one alone where a single rank was asked for."""
     from collemu.ranks.alone import Alone
-    from collemu.ranks.launch import launched_size, start_mpi, under_mpirun
+    from collemu.ranks.launch import INSTALL, launched_size, mpirun_here, start_mpi, under_mpirun
 
     alone = ranks is not None and ranks.strip() == "1"
     if not under_mpirun():
         if alone:
             return Alone()
-        raise ValueError(f"real processes are needed: {START} (or --ranks 1, which sends nothing)")
+        start = START if mpirun_here() else f"{INSTALL}, then {START}"
+        raise ValueError(f"real processes are needed: {start} (or --ranks 1, which sends nothing)")
     try:
         comm = start_mpi()
     except ValueError:
@@ -118,10 +120,10 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
 
     first = comm.rank == 0
     agree_on_start(comm, arguments.words)
-    agree(comm, lambda: _seconds(arguments.timeout))
+    timeout = agree(comm, lambda: seconds(arguments.timeout, "--timeout"))
     plan = agree(comm, lambda: _plan(arguments, comm.size))
     agree(comm, lambda: try_outputs(arguments.json, arguments.csv) if first else None)
-    watchdog = Watchdog(comm, _seconds(arguments.timeout), "collemu crosscheck")
+    watchdog = Watchdog(comm, timeout, "collemu crosscheck")
     header = table.header_of(comm)
     if first:
         print(table.header_text(header), flush=True)
@@ -171,18 +173,6 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
 def _is_plain(name: str) -> bool:
     """Whether a file can be written again and again."""
     return name != STDOUT and (Path(name).is_file() or not Path(name).exists())
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"--timeout {text!r} is no number of seconds above 0")
-    return seconds
 
 
 def _named(point: options.Point, work: "Callable[[], Verdict | None]") -> "Verdict | None":
@@ -285,11 +275,11 @@ def _resolved(given: dict[str, Any], ranks: int, counts: Sequence[int] | None, f
 
 
 def _tell_setup(header: dict[str, Any]) -> None:
-    from collemu.ranks.launch import WAIT_ASLEEP, short_of_cores
+    from collemu.ranks.launch import settings_of
 
-    how = f"{WAIT_ASLEEP}=1, so that waiting processes sleep" if short_of_cores() else "MPI's own defaults"
+    chosen = [f"{name}={value}" for name, value in settings_of(header["mpi"]).items()]
     setup = "{processes} processes, {cores} cores, {mpi}".format(**header)
-    print(f"collemu crosscheck: {setup}; {how}", file=sys.stderr, flush=True)
+    print(f"collemu crosscheck: {setup}; {', '.join(chosen) or 'no settings'}", file=sys.stderr, flush=True)
 
 
 def _refuse(error: Exception, rank: int, debug: bool) -> int:
