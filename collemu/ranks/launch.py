@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import which
+from textwrap import shorten
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
         mpi4py.rc(initialize=False, finalize=True)  # under a foreign launcher, starting would end the process
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = shorten(str(error), 300, placeholder=" ...") or type(error).__name__
         raise ValueError(f"cannot load MPI ({reason}); install it with: {INSTALL}") from None
     foreign = not _can_join(environment, MPI.Get_library_version())
     if not MPI.Is_initialized() and not foreign:
@@ -124,12 +125,12 @@ def _not_joined(environment: Mapping[str, str], seen: int) -> str:
     started = launched_size(environment)
     loaded = _loaded_library()
     beside = _mpirun_beside()
-    mpirun = f"start with {beside or f'the mpirun of {loaded}'}"
+    mpirun = beside or f"the mpirun of {loaded}"
     what = f"started {started or 'several'} processes, but each sees {seen}"
     if started is not None and environment.get(SRUN_SIZE) == str(started):
         how = "pmix" if "Open MPI" in loaded else "pmi2"
-        return f"srun {what}, as it did not join them for {loaded}; start with srun --mpi={how}, or {mpirun}"
-    return f"mpirun {what}: mpirun belongs to another MPI than the one that is loaded, {loaded}; {mpirun}"
+        return f"srun {what}, as it did not join them for {loaded}; start with srun --mpi={how}, or with {mpirun}"
+    return f"mpirun {what}: mpirun belongs to another MPI than the one that is loaded, {loaded}; start with {mpirun}"
 
 
 def library(comm: "MPI.Intracomm | Alone") -> str:

@@ -27,7 +27,7 @@ BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 SRUN = BATCH_SCRIPT | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
 SRUN_PMI2 = SRUN | {"PMI_SIZE": "4", "PMI_RANK": "3"}
 SRUN_PMIX = SRUN | {"PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.7.0"}
-START = rf"start with ({re.escape(MPIRUN)}|the mpirun of )"
+START = rf"with ({re.escape(MPIRUN)}|the mpirun of )"
 POINT = ("all_reduce", "--algorithm", "ring", "-b", "1K", "-e", "1K")
 
 
