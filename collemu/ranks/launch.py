@@ -21,9 +21,9 @@ OPEN_MPI_SIZE = "OMPI_COMM_WORLD_SIZE"
 PMIX_RANK = "PMIX_RANK"
 # Slurm's come last: mpirun may start its own daemons with srun, which hand theirs down. A batch script is process 0 of
 # SLURM_NTASKS, but alone: only srun sets the number of a step.
-SRUN_SIZE = "SLURM_STEP_NUM_TASKS"
+SRUN_SIZE, SLURM_RANK = "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
 SIZE_NAMES = ("PMI_SIZE", OPEN_MPI_SIZE, "MV2_COMM_WORLD_SIZE", SRUN_SIZE)
-RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", PMIX_RANK, "SLURM_PROCID")
+RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", PMIX_RANK, SLURM_RANK)
 LOCAL_SIZE_NAMES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", *SIZE_NAMES)
 
 # MPICH's, and Open MPI's: docs/mpi.md has what was measured with and without.
@@ -36,7 +36,7 @@ INSTALL = 'pip install "collemu[mpich]"'
 
 def under_mpirun(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a launcher started this process."""
-    return any(name in environment for name in (*SIZE_NAMES, *RANK_NAMES) if name != "SLURM_PROCID")
+    return any(name in environment for name in (*SIZE_NAMES, *RANK_NAMES) if name != SLURM_RANK)
 
 
 def launched_alone(environment: Mapping[str, str] = os.environ) -> bool:
@@ -107,7 +107,8 @@ def start_mpi(environment: Mapping[str, str] = os.environ) -> "MPI.Intracomm":
             warnings.simplefilter("ignore", RuntimeWarning)  # a foreign launcher: said below in our words
             MPI.Init_thread(MPI.THREAD_MULTIPLE)  # at lower levels MPICH does not sleep
     started, seen = launched_size(environment), 1 if foreign else MPI.COMM_WORLD.size
-    if foreign or (seen != started if started else seen == 1 and under_mpirun(environment)):
+    joined = seen == started if started else seen > 1 or not under_mpirun(environment)
+    if foreign or not joined:
         raise ValueError(_not_joined(environment, seen))
     return MPI.COMM_WORLD.Dup()
 
@@ -124,8 +125,7 @@ def _not_joined(environment: Mapping[str, str], seen: int) -> str:
     """What to say where a launcher started other processes than MPI sees."""
     started = launched_size(environment)
     loaded = _loaded_library()
-    beside = _mpirun_beside()
-    mpirun = beside or f"the mpirun of {loaded}"
+    mpirun = _mpirun_beside() or f"the mpirun of {loaded}"
     what = f"started {started or 'several'} processes, but each sees {seen}"
     if started is not None and environment.get(SRUN_SIZE) == str(started):
         how = "pmix" if "Open MPI" in loaded else "pmi2"
