@@ -31,6 +31,11 @@ START = rf"with ({re.escape(MPIRUN)}|the mpirun of )"
 POINT = ("all_reduce", "--algorithm", "ring", "-b", "1K", "-e", "1K")
 
 
+def as_first(environment):
+    """The same launch, seen by its first process."""
+    return {name: "0" if value == "3" else value for name, value in environment.items()}
+
+
 @pytest.mark.parametrize("environment", [HYDRA, PRTERUN, SRUN, SRUN_PMI2, SRUN_PMIX])
 def test_launchers_are_recognised(environment):
     assert launch.under_mpirun(environment)
@@ -76,6 +81,17 @@ def test_settings_are_for_processes_that_fill_the_cores_and_leave_the_users(monk
     assert launch.settings(HYDRA) == {"OMPI_MCA_osc": "^ucx"}
 
 
+def test_only_open_mpis_other_processes_wait_for_the_first_to_speak(monkeypatch):
+    waits = []
+    monkeypatch.setattr(launch, "sleep", waits.append)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)  # not started
+    for environment in ({}, HYDRA, as_first(PRTERUN)):
+        launch.let_first_speak(environment)
+    assert waits == []
+    launch.let_first_speak(PRTERUN)
+    assert waits == [launch.FIRST_SPEAKS_S]
+
+
 @pytest.mark.mpi
 @SKIP_WITHOUT_MPIRUN
 def test_settings_are_told():
@@ -85,11 +101,6 @@ def test_settings_are_told():
     told = "OMPI_MCA_osc=^ucx, OMPI_MCA_mpi_yield_when_idle=1" if OPEN_MPI else "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"
     assert process.stderr.startswith(f"collemu crosscheck: {processes} processes, {launch.cores()} cores, ")
     assert process.stderr.endswith(f"; {told}\n")
-
-
-def as_first(environment):
-    """The same launch, seen by its first process."""
-    return {name: "0" if value == "3" else value for name, value in environment.items()}
 
 
 @pytest.mark.mpi
