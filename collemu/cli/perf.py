@@ -57,9 +57,7 @@ def add_parser(subparsers: Any) -> None:
         "--like", default="all", metavar="L", help="whose algorithms auto has: nccl, rccl, custom (default all)"
     )
     parser.add_argument(
-        "--timeout",
-        metavar="S",
-        help="under mpirun: end all and say who is at what after S seconds without a point done",
+        "--timeout", metavar="S", help="under mpirun: end all where a process does no point in S seconds, and name it"
     )
     output = parser.add_argument_group("data and output")
     output.add_argument(
