@@ -1,18 +1,23 @@
-# Every target sets up .venv by itself: once, and again when pyproject.toml changes.
+# Every target sets up its environment by itself: once, and again when pyproject.toml changes.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OPENMPI := .venv-openmpi
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
 # What the tools would keep in the home folder or in /tmp stays in the clone.
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
 
-.PHONY: demo test test-exhaustive test-packets lint bench warm clean
+.PHONY: demo test test-openmpi test-exhaustive test-packets lint bench warm clean
 
-$(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mpich,dev]'
+# Each with one MPI: two share the files of mpirun. The cache of compiled kernels lies outside and serves both.
+$(READY): MPI = mpich
+$(OPENMPI)/.ready: MPI = openmpi
+
+%/.ready: pyproject.toml
+	$(PYTHON) -m venv $*
+	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(MPI),dev]'
 	touch $@
 
 warm: $(READY)
@@ -31,6 +36,11 @@ test-exhaustive: warm
 # The packet engine beside the slow one on 10,000 random schedules; a minute or two.
 test-packets: warm
 	COLLEMU_PACKET_CASES=10000 $(BIN)/python -m pytest -q tests/test_packets.py
+
+# The tests of real processes once more, with Open MPI.
+test-openmpi: $(OPENMPI)/.ready
+	$(OPENMPI)/bin/collemu warm
+	$(OPENMPI)/bin/python -m pytest --basetemp=.pytest_tmp tests/mpi
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -55,4 +65,4 @@ bench: warm $(BENCH_READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .pytest_tmp demo-output
+	rm -rf $(VENV) $(OPENMPI) .pytest_tmp demo-output

@@ -14,6 +14,7 @@ from collemu.cli.outputs import STDOUT, try_outputs, write_whole
 from collemu.cli.points import count_of, refuse_oversized
 from collemu.cli.progress import Progress
 from collemu.cli.together import run_together
+from collemu.cli.words import seconds
 
 if TYPE_CHECKING:
     from collemu.ranks.clock import Clock
@@ -96,10 +97,10 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
 
     first = comm.rank == 0
     agree_on_start(comm, arguments.words)
-    agree(comm, lambda: _seconds(arguments.timeout))
+    timeout = agree(comm, lambda: seconds(arguments.timeout, "--timeout"))
     plan = agree(comm, lambda: _plan(arguments, comm.size))
     agree(comm, lambda: try_outputs(arguments.json, arguments.csv) if first else None)
-    watchdog = Watchdog(comm, _seconds(arguments.timeout), "collemu crosscheck")
+    watchdog = Watchdog(comm, timeout, "collemu crosscheck")
     header = table.header_of(comm)
     columns = table.columns_of(
         repeats=plan.repeats,
@@ -156,18 +157,6 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
 def _is_plain(name: str) -> bool:
     """Whether a file can be written again and again."""
     return name != STDOUT and (Path(name).is_file() or not Path(name).exists())
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"--timeout {text!r} is no number of seconds above 0")
-    return seconds
 
 
 def _named(point: options.Point, work: "Callable[[], Verdict | None]") -> "Verdict | None":
@@ -272,8 +261,8 @@ def _resolved(given: dict[str, Any], ranks: int, counts: Sequence[int] | None, f
 
 
 def _tell_setup(header: dict[str, Any]) -> None:
-    from collemu.ranks.launch import WAIT_ASLEEP, short_of_cores
+    from collemu.ranks.launch import settings_of
 
-    how = f"{WAIT_ASLEEP}=1, so that waiting processes sleep" if short_of_cores() else "MPI's own defaults"
+    chosen = [f"{name}={value}" for name, value in settings_of(header["mpi"]).items()]
     setup = "{processes} processes, {cores} cores, {mpi}".format(**header)
-    print(f"collemu crosscheck: {setup}; {how}", file=sys.stderr, flush=True)
+    print(f"collemu crosscheck: {setup}; {', '.join(chosen) or 'no settings'}", file=sys.stderr, flush=True)

@@ -88,7 +88,12 @@ def main(argv: Sequence[str]) -> int:
     closed = sys.stdout is None  # pyright: ignore[reportUnnecessaryComparison]
     sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
-        return _run(argv) or (PIPE_CLOSED if closed else 0)
+        code = _run(argv)
+        if code == BAD_INPUT:
+            from collemu.ranks.launch import let_first_speak
+
+            let_first_speak()
+        return code or (PIPE_CLOSED if closed else 0)
     except BrokenPipeError:
         _give_up_stdout()
         return PIPE_CLOSED

@@ -14,6 +14,7 @@ from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
 from collemu.cli.points import count_of, dealt, load, refuse_oversized, settled
 from collemu.cli.progress import Progress
+from collemu.cli.words import seconds
 from collemu.collectives import ROOTED
 from collemu.interop import nccl_tests
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.emulator import Result
     from collemu.ranks.crosscheck import Communicator
+    from collemu.ranks.watchdog import Watchdog
     from collemu.recipe import Recipe
     from collemu.tensors import Tensor
 
@@ -54,6 +56,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--like", default="all", metavar="L", help="whose algorithms auto has: nccl, rccl, custom (default all)"
     )
+    parser.add_argument(
+        "--timeout", metavar="S", help="under mpirun: end all where a process does no point in S seconds, and name it"
+    )
     output = parser.add_argument_group("data and output")
     output.add_argument(
         "--data",
@@ -70,7 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table; 1 if an element came out wrong."""
     from collemu.ranks.crosscheck import agree, agree_on_start
     from collemu.ranks.launch import abort, fault_text
+    from collemu.ranks.watchdog import Watchdog
 
+    timeout = seconds(arguments.timeout, "--timeout")
     check = options.whole(arguments.check, "-c", least=0, most=2)
     tensor, notes = _tensor(arguments)
     fit = Fit(tensor)
@@ -84,8 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
         recipes = list(dict.fromkeys(point.recipe for point in points))
         report = _Report(table, nccl_tests.Table(_longest(points), with_data=tensor is not None), recipes)
         try:
-            for outcome in _outcomes(points, check, tensor, comm):
-                report.add(outcome)
+            with Watchdog(comm, timeout, "collemu perf", each="process") as watchdog:
+                for outcome in _outcomes(points, check, tensor, comm, watchdog):
+                    report.add(outcome)
             report.note(notes)
             if comm.rank == 0:
                 report.end()
@@ -140,13 +148,13 @@ def _write(arguments: argparse.Namespace, report: "_Report", points: int) -> Non
 def _processes() -> "Communicator":
     """All processes that mpirun started; without it, or with one, this process and no MPI."""
     from collemu.ranks.alone import Alone
-    from collemu.ranks.launch import launched_size, start_mpi
+    from collemu.ranks.launch import launched_alone, start_mpi
 
-    return start_mpi() if (launched_size() or 1) > 1 else Alone()
+    return Alone() if launched_alone() else start_mpi()
 
 
 def _outcomes(
-    points: Sequence[Point], check: int, tensor: "Tensor | None", comm: "Communicator"
+    points: Sequence[Point], check: int, tensor: "Tensor | None", comm: "Communicator", watchdog: "Watchdog"
 ) -> Iterator["Outcome"]:
     """Outcomes in order as they come; under mpirun the processes share the points, and the first has all at the end."""
     from collemu.ranks.crosscheck import agree, load_kernels
@@ -164,9 +172,11 @@ def _outcomes(
     fault: ValueError | None = None
     try:
         for point in points[comm.rank :: comm.size]:
+            watchdog.begin(lambda point=point: f"is at {point}")
             mine.append(measure(point, check, tensor))
     except ValueError as error:
         fault = error
+    watchdog.end()
     parts = comm.gather(mine) or []
     for place in range(len(points) if parts else 0):
         finished = parts[place % comm.size]

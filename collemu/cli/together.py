@@ -65,12 +65,13 @@ def run_together(
 def _communicator(start: str, alone: bool) -> "Communicator":
     """All processes of the launch, or this one alone where that will do."""
     from collemu.ranks.alone import Alone
-    from collemu.ranks.launch import launched_size, start_mpi, under_mpirun
+    from collemu.ranks.launch import INSTALL, launched_size, mpirun_here, start_mpi, under_mpirun
 
     if not under_mpirun():
         if alone:
             return Alone()
-        raise ValueError(f"real processes are needed: {start}")
+        how = start if mpirun_here() else f"{INSTALL}, then {start}"
+        raise ValueError(f"real processes are needed: {how}")
     try:
         return start_mpi()
     except ValueError:

@@ -45,3 +45,22 @@ def whole(text: str, flag: str, *, least: int, most: int | None = None) -> int:
     if most is not None and number > most:
         raise ValueError(f"{flag} is {number}; give at most {most}")
     return number
+
+
+def seconds(text: str | None, flag: str) -> float | None:
+    """The time of a flag, in seconds; None where it was not given.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive, finite number.
+    """
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{flag} {text!r} is no number of seconds above 0")
+    return number

@@ -32,10 +32,12 @@ class Watchdog:
         Seconds without progress after which the job ends; None watches nothing.
     command : str
         What the message begins with.
+    each : str
+        What the message calls a process.
     """
 
-    def __init__(self, comm: Any, timeout: float | None, command: str = "collemu") -> None:
-        self._comm, self._timeout, self._command = comm, timeout, command
+    def __init__(self, comm: Any, timeout: float | None, command: str = "collemu", each: str = "rank") -> None:
+        self._comm, self._timeout, self._command, self._each = comm, timeout, command, each
         self._folder: Path | None = None
         self._tell: Callable[[], str] | None = None
         self._last = time.monotonic()
@@ -88,12 +90,14 @@ class Watchdog:
     def _sentences(self, states: dict[int, dict[str, Any]]) -> list[str]:
         """Those who do not answer first, then those who do something, then those who wait."""
         timeout = self._timeout or 0.0
-        silent = [f"rank {rank} does not answer" for rank, state in states.items() if state["silent"] > timeout]
-        told = [
-            f"rank {rank} {state['doing']}"
-            for rank, state in states.items()
-            if state["silent"] <= timeout and state["doing"]
-        ]
+        silent: list[str] = []
+        told: list[str] = []
+        for rank, state in states.items():
+            who, doing = f"{self._each} {rank}", state["doing"]
+            if state["silent"] > timeout:
+                silent.append(f"{who} does not answer" + (f" (last seen: {doing})" if doing else ""))
+            elif doing:
+                told.append(f"{who} {doing}")
         return silent + sorted(told, key=lambda text: " waits for " in text)
 
     def _write(self) -> None:

@@ -1,11 +1,11 @@
-"""Run collemu; in the middle of a schedule rank 1 stops, is killed, or sleeps, as the first argument says."""
+"""Run collemu; when rank 1 first waits, or begins a point, it stops, is killed, or sleeps, as the first word says."""
 
 import os
 import signal
 import sys
 import time
-from itertools import count
 
+from collemu.cli import perf
 from collemu.cli.main import console
 from collemu.ranks.launch import launched_rank
 from collemu.ranks.transport import MpiTransport
@@ -13,18 +13,21 @@ from collemu.ranks.transport import MpiTransport
 SIGNALS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}
 
 how = sys.argv.pop(1)
-waits = count(1)
-wait = MpiTransport.wait
 
 
-def stall(self):
-    if launched_rank() == 1 and next(waits) == 2:
-        if how in SIGNALS:
-            os.kill(os.getpid(), SIGNALS[how])
-        else:
-            time.sleep(1000)
-    return wait(self)
+def stalling(work, after):
+    def stall(*words):
+        if launched_rank() == 1:
+            time.sleep(after)
+            if how in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[how])
+            else:
+                time.sleep(1000)
+        return work(*words)
+
+    return stall
 
 
-MpiTransport.wait = stall
+MpiTransport.wait = stalling(MpiTransport.wait, 0)
+perf.measure = stalling(perf.measure, 1)  # so that the others have seen what it is at
 console()
