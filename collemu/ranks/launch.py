@@ -67,9 +67,9 @@ def cores() -> int:
 def settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What the MPI libraries are told through the environment before they start; what is set there stays.
 
-    Where there are more processes than cores, MPICH is to sleep while it waits, and Open MPI to yield: otherwise a waiting process
-    keeps a core for milliseconds from the one that it waits for. Open MPI is to do without windows over UCX, which
-    complain on stderr wherever there is no network for them.
+    Where there are more processes than cores, MPICH is to sleep while it waits, and Open MPI to yield: otherwise a
+    waiting process keeps a core for milliseconds from the one that it waits for. Open MPI is to do without windows over
+    UCX, which complain on stderr wherever there is no network for them.
     """
     chosen = {OPEN_MPI_WINDOWS: "^ucx"}
     if short_of_cores(environment):

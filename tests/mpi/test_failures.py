@@ -15,7 +15,7 @@ WORDS = ("crosscheck", "all_reduce", "--algorithm", "ring,two_shot", "-b", "4K",
 def test_a_rank_out_of_memory_is_named_and_finished_rows_are_kept(tmp_path):
     table = tmp_path / "table.csv"
     process = run_under_mpi(3, [str(DRIVERS / "fail_late.py"), *WORDS, "--csv", str(table)])
-    assert process.returncode == 1
+    assert process.returncode not in (0, 2)  # that of who is ended may come before that of who ends it
     point = "at all_reduce two_shot 3 ranks float32 wire none 4096 B"
     assert said(process).endswith(f"rank 1 of 3: MemoryError: Unable to allocate 4.00 GiB, {point}")
     assert len(table.read_text().splitlines()) == 2

@@ -46,10 +46,10 @@ def test_launchers_are_recognised(environment):
 
 
 @pytest.mark.parametrize("environment", [HYDRA, PRTERUN])
-def test_processes_on_this_machine_fill_its_cores_or_not(environment, monkeypatch):
-    monkeypatch.setattr(launch, "cores", lambda: 2)
+def test_processes_on_this_machine_are_more_than_its_cores_or_not(environment, monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda: 1)
     assert launch.short_of_cores(environment)
-    monkeypatch.setattr(launch, "cores", lambda: 4)
+    monkeypatch.setattr(launch, "cores", lambda: 2)
     assert not launch.short_of_cores(environment)
 
 
@@ -71,14 +71,14 @@ def test_mpirun_hands_down_the_step_in_which_it_started_its_daemons():
     assert not launch.launched_alone({"PMIX_RANK": "0"})  # of how many is not said
 
 
-def test_settings_are_for_processes_that_fill_the_cores_and_leave_the_users(monkeypatch):
-    monkeypatch.setattr(launch, "cores", lambda: 2)
+def test_settings_are_for_more_processes_than_cores_and_leave_the_users(monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda: 1)
     assert launch.settings_of("MPICH 5.0.2", HYDRA) == {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     waiting = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     assert launch.settings_of("Open MPI v5.0.11", PRTERUN) == {"OMPI_MCA_osc": "^ucx"} | waiting
     own = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0", "OMPI_MCA_osc": "sm"}
     assert launch.settings(HYDRA | own) == own | waiting
-    monkeypatch.setattr(launch, "cores", lambda: 3)
+    monkeypatch.setattr(launch, "cores", lambda: 2)
     assert launch.settings(HYDRA) == {"OMPI_MCA_osc": "^ucx"}
 
 
