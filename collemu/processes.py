@@ -13,9 +13,7 @@ from collemu_kernels import kinds, processes
 from collemu_kernels.dataplane import DataPlane
 from numpy.typing import NDArray
 
-from collemu.catalogue import Protocol, System
-from collemu.catalogue.quantity import femtoseconds, femtoseconds_per_byte
-from collemu.catalogue.system import Processes
+from collemu.catalogue import Processes, Protocol, System, femtoseconds, femtoseconds_per_byte
 from collemu.endpoint import CLOCK_LIMIT_FS, TOO_LONG, conversions_of
 from collemu.flow import simulate_flow
 from collemu.lower import NONE, Lowered

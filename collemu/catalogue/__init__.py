@@ -2,22 +2,15 @@
 
 from collemu.catalogue.load import load_system, systems
 from collemu.catalogue.quantity import CONFIDENCES, Quantity, femtoseconds, femtoseconds_per_byte
-from collemu.catalogue.system import (
-    Chip,
-    Domain,
-    Endpoint,
-    Protocol,
-    Scaleout,
-    Source,
-    System,
-    SystemFileError,
-)
+from collemu.catalogue.sections import Chip, Domain, Endpoint, Processes, Protocol, Scaleout
+from collemu.catalogue.system import Source, System, SystemFileError
 
 __all__ = [
     "CONFIDENCES",
     "Chip",
     "Domain",
     "Endpoint",
+    "Processes",
     "Protocol",
     "Quantity",
     "Scaleout",

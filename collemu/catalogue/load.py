@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
+from collemu.catalogue.contradictions import contradictions
 from collemu.catalogue.quantity import CONFIDENCES, Number, Quantity, checked, hint, shown, unit_of
-from collemu.catalogue.system import (
+from collemu.catalogue.sections import (
     FAMILIES,
     OPTIONAL_SECTIONS,
     PROTOCOLS,
@@ -22,13 +23,9 @@ from collemu.catalogue.system import (
     WIRINGS,
     Protocol,
     Scaleout,
-    Source,
-    System,
-    SystemFileError,
-    assemble,
-    contradictions,
     kinds,
 )
+from collemu.catalogue.system import Source, System, SystemFileError, assemble
 
 CATALOGUE = Path(__file__).parent / "systems"
 NETWORKS = Path(__file__).parent / "networks"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from collemu.catalogue.system import Chip
+    from collemu.catalogue import Chip
 
 MOST_PRODUCTS = 2**34
 SCALES_ALONE = "float8_e8m0fnu"  # has neither sign nor zero

@@ -19,7 +19,7 @@ from collemu_kernels import kinds
 from numpy.typing import NDArray
 
 from collemu.arguments import one_of
-from collemu.catalogue.system import PROTOCOLS
+from collemu.catalogue.sections import PROTOCOLS
 from collemu.collectives import INPUT_PER_RANK, OUTPUT_PER_RANK
 from collemu.interop.elements import read_elements
 from collemu.interop.msccl import words
