@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from collemu.catalogue.host_file import host_text
 from collemu.cli.main import main
 from collemu.ranks.launch import run_under_mpi
+from tests.hosts import measurements
 from tests.plans import packets
 from tests.test_nccl_topology import machine
 
@@ -29,6 +31,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     packets(4).save(tmp_path)  # plan.json
     machine(tmp_path)  # topo.xml
+    text = host_text(measurements(), name="host", library="no MPI", machine="a small machine")
+    (tmp_path / "host.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
 
 
