@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collemu.ranks.alone import Alone
-from collemu.ranks.launch import short_of_cores
+from collemu.ranks.launch import waits_asleep
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -29,7 +29,7 @@ class Clock:
 
     def __init__(self, comm: "MPI.Intracomm | Alone") -> None:
         self._comm = comm
-        self._announces = not isinstance(comm, Alone) and not short_of_cores()
+        self._announces = not isinstance(comm, Alone) and not waits_asleep()
         self.offset_ns = 0 if isinstance(comm, Alone) or _one_machine(comm) else _offset(comm)
 
     def now(self) -> int:

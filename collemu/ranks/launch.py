@@ -59,6 +59,11 @@ def short_of_cores(environment: Mapping[str, str] = os.environ) -> bool:
     return _number(environment, LOCAL_SIZE_NAMES, 1) > cores()
 
 
+def waits_asleep(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a process that waits is to leave its core to others, as the `settings` or the user say."""
+    return environment.get(WAIT_ASLEEP) == "1" or short_of_cores(environment)
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
