@@ -21,6 +21,10 @@ class Alone:
         """The only part is one's own."""
         return parts[0] if parts else None
 
+    def bcast(self, given: Any, root: int = 0) -> Any:
+        """What one gives."""
+        return given
+
     def gather(self, part: Any, root: int = 0) -> list[Any]:
         """All parts: one."""
         return [part]

@@ -21,6 +21,7 @@ from collemu.lower import lower
 from collemu.memory import build_memory
 from collemu.payload import Payload, payload_of
 from collemu.ranks.alone import Alone
+from collemu.ranks.blame import written_by
 from collemu.ranks.contributions import INTEGERS, VALUES, contribution
 from collemu.ranks.execute import Execution, execute
 from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
@@ -29,7 +30,7 @@ from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.transport import Bytes, open_transport
 from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe, requantised
-from collemu.rows import input_size
+from collemu.rows import input_rows, input_size
 from collemu.schedule import IN_SWITCH, Schedule, build_schedule
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class Trial:
     protocol, fidelity : str
     not_finite : bool
         Whether the input has NaN and infinities.
+    data : array or list of arrays, optional
+        What each rank contributes, as `collemu.emulate` takes it, in place of made-up numbers.
+    seed : int
+        Decides in which order switches add.
     """
 
     schedule: Schedule
@@ -71,6 +76,8 @@ class Trial:
     protocol: str = "auto"
     fidelity: str = "auto"
     not_finite: bool = False
+    data: Any = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,8 @@ def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
 
 def _fills(trial: Trial) -> tuple[str, ...]:
     """What to fill the input with: hard values, and small integers where those make MPI's reduction exact."""
+    if trial.data is not None:
+        return (VALUES,)
     return (VALUES, INTEGERS) if _asks_mpi(trial, INTEGERS) and not _asks_mpi(trial, VALUES) else (VALUES,)
 
 
@@ -248,7 +257,7 @@ class _Part:
             item_bytes=self.payload.held.item_bytes,
             wire=self.payload.wire,
         )
-        self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots)
+        self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots, seed=trial.seed)
         self.input = _input(trial, rank, fill)
 
     def run(self, comm: Communicator, watchdog: Watchdog) -> tuple[float, Log]:
@@ -273,12 +282,23 @@ class _Part:
         """The bytes of the output buffer."""
         return self.memory.read_output(self.rank).view(np.uint8)
 
+    def difference(self, expected: Bytes) -> str | None:
+        """Where the output is not what is expected, and who wrote it there, or None."""
+        output = self.output()
+        text = first_differing_byte(expected, output)
+        if text is None or len(expected) != len(output):
+            return text
+        element = int(np.flatnonzero(expected != output)[0]) // self.payload.dtype.item_bytes
+        return f"{text}, in {written_by(self.lowered, self.rank, element)}"
+
 
 def _payload(trial: Trial) -> Payload:
     return payload_of(trial.schedule.collective, trial.dtype, trial.recipe, trial.op)
 
 
 def _input(trial: Trial, rank: int, fill: str) -> NDArray[Any]:
+    if trial.data is not None:
+        return input_rows(trial.data, trial.schedule, trial.count, find_dtype(trial.dtype))[rank]
     elements = input_size(trial.schedule, trial.count, rank)
     return contribution(find_dtype(trial.dtype), elements, rank, op=trial.op, fill=fill, not_finite=trial.not_finite)
 
@@ -294,6 +314,7 @@ def _emulate(trial: Trial, fill: str) -> Result:
         protocol=trial.protocol,
         fidelity=trial.fidelity,
         data=[_input(trial, rank, fill) for rank in range(trial.schedule.ranks)],
+        seed=trial.seed,
     )
 
 
@@ -321,7 +342,7 @@ def _crosscheck(
         sent = int(np.count_nonzero(seen["direction"] == SENT))
         log = log or first_difference(expected_log, seen, schedule)
         if counts:
-            output = output or first_differing_byte(expected_output, part.output())
+            output = output or part.difference(expected_output)
     asked = False
     if not isinstance(comm, Alone) and _asks_mpi(trial, fill):
         asked = True

@@ -154,19 +154,7 @@ def run_under_mpi(ranks: int, arguments: Sequence[str], timeout: float = 120.0) 
         If there is no mpirun.
     subprocess.TimeoutExpired
     """
-    mpirun = mpirun_here()
-    if mpirun is None:
-        raise ValueError(f"no mpirun beside {sys.executable} nor on PATH; install it with: {INSTALL}")
-    outside = {name: value for name, value in os.environ.items() if not _belongs_to_a_launch(name)}
-    command = [str(mpirun), "-n", str(ranks), sys.executable, *arguments]
-    process = subprocess.Popen(
-        command,
-        env=outside | _permissions() | {"MPIEXEC_TIMEOUT": str(max(1, round(timeout)))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+    process = start_under_mpi(ranks, arguments, timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         # the launcher has the same time-out; waiting a little longer is for a launcher that hangs
         stdout, stderr = process.communicate(timeout=timeout + 5)
@@ -174,7 +162,38 @@ def run_under_mpi(ranks: int, arguments: Sequence[str], timeout: float = 120.0) 
         process.terminate()  # the launcher passes it on to its processes, which a kill would leave behind
         process.communicate(timeout=10)
         raise
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def start_under_mpi(
+    ranks: int, arguments: Sequence[str], timeout: float, *, stdout: Any, stderr: Any, **settings: str
+) -> "subprocess.Popen[str]":
+    """Start ``python ARGUMENTS`` in a number of MPI processes, which the launcher ends after so many seconds.
+
+    Parameters
+    ----------
+    stdout, stderr
+        As `subprocess.Popen` takes them.
+    **settings
+        Environment variables more.
+
+    Raises
+    ------
+    ValueError
+        If there is no mpirun.
+    """
+    mpirun = mpirun_here()
+    if mpirun is None:
+        raise ValueError(f"no mpirun beside {sys.executable} nor on PATH; install it with: {INSTALL}")
+    outside = {name: value for name, value in os.environ.items() if not _belongs_to_a_launch(name)}
+    return subprocess.Popen(
+        [str(mpirun), "-n", str(ranks), sys.executable, *arguments],
+        env=outside | _permissions() | {"MPIEXEC_TIMEOUT": str(max(1, round(timeout)))} | settings,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+    )
 
 
 def _belongs_to_a_launch(name: str) -> bool:
