@@ -21,8 +21,8 @@ from collemu.lower import lower
 from collemu.memory import build_memory
 from collemu.payload import Payload, payload_of
 from collemu.ranks.alone import Alone
-from collemu.ranks.blame import written_by
 from collemu.ranks.contributions import INTEGERS, VALUES, contribution
+from collemu.ranks.differences import first_differing_byte, written_by
 from collemu.ranks.execute import Execution, execute
 from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
 from collemu.ranks.opinion import has_opinion, mpi_output
@@ -206,18 +206,6 @@ def _run_alone() -> None:
     system = load_system("trainium4_nvl72")
     for wire in ("none", "bfloat16"):
         crosscheck(Alone(), Trial(build_schedule("all_reduce", "ring", 1), system, count=1, recipe=Recipe(wire=wire)))
-
-
-def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
-    """Say where two stretches of bytes part, or None."""
-    if len(expected) != len(got):
-        return f"{len(expected)} bytes expected, got {len(got)}"
-    differing = np.flatnonzero(expected != got)
-    if not len(differing):
-        return None
-    first = int(differing[0])
-    values = f"expected 0x{expected[first]:02x}, got 0x{got[first]:02x}"
-    return f"first differing byte {first} of {len(got)}: {values} ({len(differing)} differ)"
 
 
 def _fills(trial: Trial) -> tuple[str, ...]:

@@ -1,9 +1,7 @@
 """Tests that run in MPI processes of their own: one mpirun for all that follow each other and want equally many."""
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,17 +113,18 @@ def run_launched(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports: list[Any] = []
-    call = pytest.CallInfo.from_call(
+    call: pytest.CallInfo[None] = pytest.CallInfo.from_call(
         lambda: reports.extend(_reports(item, limits)), "call", reraise=(KeyboardInterrupt,)
     )
     if call.excinfo is not None:
         end_launch(item.session, at_once=True)
         reports = [hook.pytest_runtest_makereport(item=item, call=call)]
-    if nextitem is None or wanted(nextitem) is None or wanted(nextitem)[0] != limits.ranks:
+    following = wanted(nextitem) if nextitem is not None else None
+    if following is None or following.ranks != limits.ranks:
         end_launch(item.session)
     # nothing of this test was set up here, but what the one before has left may have to go
     left: Any = item.session._setupstate  # pyright: ignore[reportPrivateUsage]
-    cleanup = pytest.CallInfo.from_call(lambda: left.teardown_exact(nextitem), "teardown")
+    cleanup: pytest.CallInfo[None] = pytest.CallInfo.from_call(lambda: left.teardown_exact(nextitem), "teardown")
     if cleanup.excinfo is not None:
         reports.append(hook.pytest_runtest_makereport(item=item, call=cleanup))
     for report in reports:
@@ -171,16 +170,19 @@ def _following(item: pytest.Item, limits: Wanted) -> tuple[list[pytest.Item], li
 def _arguments(items: list[pytest.Item]) -> list[str]:
     """What pytest is called with in the processes: the files, and of this one's options what decides how tests run."""
     config = items[0].config
-    option = config.option
-    files = list(dict.fromkeys(str(item.path) for item in items))
-    plugins = [name for name in option.plugins or [] if name != PLUGIN]
-    settings = [setting for setting in option.override_ini or [] if not setting.startswith("addopts=")]
+
+    def given(option: str) -> list[str]:
+        return list(getattr(config.option, option) or ())
+
+    files = dict.fromkeys(str(item.path) for item in items)
+    plugins = [name for name in given("plugins") if name != PLUGIN]
+    settings = [setting for setting in given("override_ini") if not setting.startswith("addopts=")]
     return [
         f"--rootdir={config.rootpath}",
         *(("-c", str(config.inipath)) if config.inipath else ()),
-        f"--import-mode={option.importmode}",
+        f"--import-mode={config.option.importmode}",
         *(word for setting in (*settings, "addopts=") for word in ("-o", setting)),
-        *(word for filter in option.pythonwarnings or [] for word in ("-W", filter)),
+        *(word for rule in given("pythonwarnings") for word in ("-W", rule)),
         *(word for name in (*plugins, "no:cacheprovider", PLUGIN) for word in ("-p", name)),
         "--quiet",
         *files,

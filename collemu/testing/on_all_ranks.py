@@ -108,7 +108,7 @@ def _lead(decorated: Test, test: Test, strategies: Strategies, fixed: dict[str, 
         name: each if isinstance(each, SearchStrategy) else each(together.comm) for name, each in strategies.items()
     }
     whole = cast(Any, given(**drawn)(run))
-    vars(whole).update({name: value for name, value in vars(decorated).items() if name.startswith(LEFT)})
+    whole.__dict__ |= {name: value for name, value in vars(decorated).items() if name.startswith(LEFT)}
     chosen: settings = whole._hypothesis_internal_use_settings
     phases = [phase for phase in chosen.phases if phase != Phase.explain]  # which sees the lines of rank 0 alone
     whole._hypothesis_internal_use_settings = settings(

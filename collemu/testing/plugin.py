@@ -1,7 +1,7 @@
 """Plugin of pytest: tests that MPI processes run together.
 
-``@pytest.mark.ranks(N)`` runs a test in N processes, started by pytest itself. Under ``mpirun -n N python -m pytest`` all
-processes run the tests of this session together: what fails in one fails in all. The fixture ``comm`` is their
+``@pytest.mark.ranks(N)`` runs a test in N processes, started by pytest itself. Under ``mpirun -n N python -m pytest``
+all processes run the tests of this session together: what fails in one fails in all. The fixture ``comm`` is their
 communicator. Nothing is imported that pytest has not, before a test needs it.
 """
 
@@ -41,15 +41,19 @@ def wanted(item: pytest.Item) -> Wanted | None:
     marker = item.get_closest_marker("ranks")
     if marker is None:
         return None
-    found = dict(zip(("n", "timeout"), marker.args, strict=False)) | marker.kwargs
-    ranks, timeout = found.pop("n", None), found.pop("timeout", DEFAULT_TIMEOUT_S)
-    good = isinstance(ranks, int) and ranks >= 1 and isinstance(timeout, int | float) and timeout > 0
-    if not good or found or len(marker.args) > 2:
+    try:
+        return _read(*marker.args, **marker.kwargs)
+    except TypeError:
         written = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
-        raise pytest.UsageError(
-            f"{item.nodeid}: ranks({written}) is no number of processes; write ranks(3, timeout=60)"
-        )
-    return Wanted(ranks, float(timeout))
+        what = f"{item.nodeid}: the marker ranks({written}) does not say how many processes"
+        raise pytest.UsageError(f"{what}; write ranks(3), or ranks(3, timeout=60)") from None
+
+
+def _read(n: Any, timeout: Any = DEFAULT_TIMEOUT_S) -> Wanted:
+    """A marker's arguments, or a TypeError as for arguments that there are not."""
+    if type(n) is not int or n < 1 or type(timeout) not in (int, float) or not timeout > 0:
+        raise TypeError
+    return Wanted(n, float(timeout))
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +93,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     config.stash[_stderr] = os.dup(2)
     if launched_rank() > 0:  # what fails anywhere fails in rank 0, which says it
-        config.get_terminal_writer()._file = open(os.devnull, "w")  # pyright: ignore[reportPrivateUsage]
+        silent = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        config.get_terminal_writer()._file = silent  # pyright: ignore[reportPrivateUsage]
     together = Together(start_mpi()).__enter__()
     config.stash[_together] = together
     for item in session.items:

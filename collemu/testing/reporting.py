@@ -23,7 +23,7 @@ class Reporter:
         told = json.loads(Path(job).read_text())
         self._config = config
         self._tests: list[str] = told["tests"]
-        self._file = open(told["reports"], "a", encoding="utf-8") if launched_rank() == 0 else None
+        self._reports = Path(told["reports"]) if launched_rank() == 0 else None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what was asked for, in that order."""
@@ -32,10 +32,10 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Send a report."""
-        if self._file is not None:
+        if self._reports is not None:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._file.write(json.dumps(data) + "\n")
-            self._file.flush()
+            with self._reports.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(data) + "\n")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

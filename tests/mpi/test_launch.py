@@ -10,7 +10,8 @@ from collemu.dtypes import DTYPES
 from collemu.ranks import launch
 from collemu.ranks.alone import Alone
 from collemu.ranks.contributions import INTEGERS, contribution
-from collemu.ranks.crosscheck import AgreedError, agree, first_differing_byte
+from collemu.ranks.crosscheck import AgreedError, agree
+from collemu.ranks.differences import first_differing_byte
 
 MPICH = {"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALNRANKS": "2"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}

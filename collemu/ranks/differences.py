@@ -1,11 +1,24 @@
-"""Who wrote an element of an output: the chunk that it lies in, the last operation on that chunk, and its message."""
+"""Where two outputs part, and who wrote what lies there: a chunk, an operation, a message."""
 
 import numpy as np
 from collemu_kernels import kinds
 
 from collemu.endpoint import order_of
 from collemu.lower import NONE, Lowered
+from collemu.ranks.transport import Bytes
 from collemu.schedule import WRITES_DST, chunk_name
+
+
+def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
+    """Say where two stretches of bytes part, or None."""
+    if len(expected) != len(got):
+        return f"{len(expected)} bytes expected, got {len(got)}"
+    differing = np.flatnonzero(expected != got)
+    if not len(differing):
+        return None
+    first = int(differing[0])
+    values = f"expected 0x{expected[first]:02x}, got 0x{got[first]:02x}"
+    return f"first differing byte {first} of {len(got)}: {values} ({len(differing)} differ)"
 
 
 def written_by(lowered: Lowered, rank: int, element: int) -> str:
