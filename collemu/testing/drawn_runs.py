@@ -21,7 +21,7 @@ from collemu.testing import drawn_schedules
 from collemu.testing.drawn_schedules import MOST, counts
 from collemu.testing.drawn_systems import fits
 from collemu.testing.drawn_systems import systems as fitting_systems
-from collemu.testing.drawn_values import dtypes, lacks_nan, recipes, tensors
+from collemu.testing.drawn_values import dtypes, is_narrow, lacks_nan, recipes, tensors
 from collemu.verification import verify
 
 TAME = 8.0  # a magnitude of which sums overflow no type, whatever it is
@@ -58,15 +58,17 @@ def _runs(
 ) -> dict[str, Any]:
     schedule = draw(schedules)
     in_switch = bool(IN_SWITCH[schedule.ops["kind"]].any())
-    system = draw(systems or fitting_systems(ranks=schedule.ranks, in_switch=in_switch))
+    fitting = fitting_systems(ranks=schedule.ranks, in_switch=in_switch) if systems is None else systems
+    system = draw(fitting)
     assume(fits(system, schedule.ranks, in_switch))
     run: dict[str, Any] = {"schedule": schedule, "system": system, "op": draw(st.sampled_from(tuple(OPERATORS)))}
     if in_switch:
         assume(run["op"] in switch_types(system))
         run |= {"dtype": draw(st.sampled_from(switch_types(system)[run["op"]])), "recipe": Recipe()}
     else:
-        run["dtype"] = draw(dtypes())
-        run["recipe"] = draw(recipes(run["dtype"]))
+        run["recipe"] = recipe = draw(recipes())
+        plain = (recipe.wire, recipe.accumulate, recipe.dtype) == ("none", "float32", None)
+        run["dtype"] = draw(dtypes() if plain else dtypes().filter(is_narrow))
     if schedule.counts is None:
         step = 1 if verify(schedule, system.endpoint.fifo_slots).any_count else schedule.region_chunks
         run["count"] = step * draw(counts(most // step, near=(schedule.ranks, schedule.region_chunks)))

@@ -25,6 +25,10 @@ SCALED = (
     "scaleout.latency_s",
 )
 SMALL = {"domain.credits": (1, 2, 3), "endpoint.fifo_slots": (2, 3)}  # what makes queues wait
+CHANGED = (*SCALED, *SMALL, "domain.chips", "domain.planes")
+MOST_CHOICES = 5
+
+_loaded = lru_cache(maxsize=64)(load_system)
 
 
 def systems(
@@ -68,23 +72,20 @@ def changed_system(name: str, changes: Mapping[str, Any]) -> System:
     return _loaded(name).with_(**changes)
 
 
-@lru_cache(maxsize=64)
-def _loaded(name: str) -> System:
-    return load_system(name)
-
-
 @st.composite
 def _systems(draw: DrawFn, names: Sequence[str], ranks: int, in_switch: bool, changed: bool) -> System:
     name = draw(st.sampled_from(names))
     system = _loaded(name)
-    changes: dict[str, Any] = {}
-    if changed:
-        for number, choices in _choices(system, ranks, in_switch).items():
-            value = draw(st.sampled_from(choices))
-            if value != choices[0]:
-                changes[number] = value
+    # as many draws for any system, or the one with fewest would count as the simplest
+    drawn = draw(st.tuples(*[st.integers(0, MOST_CHOICES - 1)] * len(CHANGED))) if changed else (0,) * len(CHANGED)
+    choices = _choices(system, ranks, in_switch)
+    changes = {
+        name: choices[name][number]
+        for name, number in zip(CHANGED, drawn, strict=True)
+        if 0 < number < len(choices.get(name, ()))
+    }
     if not changes:
-        return draw(st.builds(load_system, st.just(name)))
+        return draw(st.builds(_loaded, st.just(name)))
     return draw(st.builds(changed_system, st.just(name), st.just(changes)))
 
 

@@ -57,9 +57,7 @@ def recipes(dtype: str = "float32") -> SearchStrategy[Recipe]:
 def codes(element_format: str, shape: Shape = ()) -> SearchStrategy[NDArray[Any]]:
     """Arrays of codes of an element format, as `collemu.decode` takes them: any code, or all of them in order."""
     element = find_element_format(element_format)
-    return st.builds(
-        _codes_array, st.just(element), st.just(shape), palettes(st.integers(0, 2**element.bits - 1)), st.booleans()
-    )
+    return _codes(element, shape)
 
 
 def tensors(
@@ -81,17 +79,19 @@ def tensors(
     """
     kind = find_dtype(dtype)
     finite = largest is not None or not not_finite
-    numbers = st.sampled_from(_hard_values(kind, wire, largest, finite))
+    hard = _hard_values(kind, wire, largest, finite)
+    numbers = st.sampled_from(hard)
     if kind.kind != FLOATING:
         limits = np.iinfo(kind.storage)
         numbers |= st.integers(int(limits.min), int(limits.max))
-    elif not kind.is_codes:
+    elif kind.is_codes:  # these are all that there are
+        numbers = st.sampled_from(hard[:PALETTE]) | numbers
+    else:
         bound = {} if largest is None else {"min_value": -largest, "max_value": largest}
         special = {"allow_nan": not finite, "allow_infinity": not finite}
         numbers |= st.floats(width=8 * kind.item_bytes, **bound, **special)  # pyright: ignore[reportArgumentType, reportCallIssue]
     scaled = kind.name in ("float32", "float64") and largest is None
-    exponents = st.sampled_from(EXPONENTS) if scaled else st.just(0)
-    return st.builds(_tensor, st.just(kind), st.just(shape), palettes(numbers), exponents, st.just(not finite))
+    return _tensors(kind, shape, palettes(numbers), scaled, not finite)
 
 
 def is_narrow(dtype: str) -> bool:
@@ -127,10 +127,12 @@ def laid_out(laid: Laid, shape: Shape, dtype: Any) -> NDArray[Any]:
     return np.array(palette, dtype)[index].reshape(shape)
 
 
-def _codes_array(element: ElementFormat, shape: Shape, laid: Laid, every: bool) -> NDArray[Any]:
+@st.composite
+def _codes(draw: DrawFn, element: ElementFormat, shape: Shape) -> NDArray[Any]:
+    every = draw(st.booleans())
     if every:
-        laid = list(range(2**element.bits)), "in turn", 0
-    return _as_codes(laid_out(laid, shape, np.uint32), element)
+        return _as_codes(laid_out((list(range(2**element.bits)), "in turn", 0), shape, np.uint32), element)
+    return _as_codes(laid_out(draw(palettes(st.integers(0, 2**element.bits - 1))), shape, np.uint32), element)
 
 
 def _as_codes(numbers: NDArray[Any], element: ElementFormat) -> NDArray[Any]:
@@ -140,13 +142,22 @@ def _as_codes(numbers: NDArray[Any], element: ElementFormat) -> NDArray[Any]:
     return numbers.astype(np.uint16 if element.bits > 8 else np.uint8)
 
 
-def _tensor(kind: Dtype, shape: Shape, laid: Laid, exponent: int, not_finite: bool) -> NDArray[Any]:
-    array = laid_out(laid, shape, kind.storage)
-    if exponent:
-        with np.errstate(over="ignore"):
-            scaled = np.ldexp(array, exponent)
-        array = scaled if not_finite or np.isfinite(scaled).all() else array
-    return array
+@st.composite
+def _tensors(
+    draw: DrawFn,
+    kind: Dtype,
+    shape: Shape,
+    palettes: SearchStrategy[Laid],
+    scaled: bool,
+    not_finite: bool,
+) -> NDArray[Any]:
+    array = laid_out(draw(palettes), shape, kind.storage)
+    exponent = draw(st.sampled_from(EXPONENTS))  # for all types: one with fewer draws would count as simpler
+    if exponent == 0 or not scaled:
+        return array
+    with np.errstate(over="ignore"):
+        larger = np.ldexp(array, exponent)
+    return larger if not_finite or np.isfinite(larger).all() else array
 
 
 @st.composite

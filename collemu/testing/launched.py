@@ -113,7 +113,7 @@ def run_launched(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports: list[Any] = []
-    call: pytest.CallInfo[None] = pytest.CallInfo.from_call(
+    call: Any = pytest.CallInfo.from_call(
         lambda: reports.extend(_reports(item, limits)), "call", reraise=(KeyboardInterrupt,)
     )
     if call.excinfo is not None:
@@ -124,7 +124,7 @@ def run_launched(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         end_launch(item.session)
     # nothing of this test was set up here, but what the one before has left may have to go
     left: Any = item.session._setupstate  # pyright: ignore[reportPrivateUsage]
-    cleanup: pytest.CallInfo[None] = pytest.CallInfo.from_call(lambda: left.teardown_exact(nextitem), "teardown")
+    cleanup: Any = pytest.CallInfo.from_call(lambda: left.teardown_exact(nextitem), "teardown")
     if cleanup.excinfo is not None:
         reports.append(hook.pytest_runtest_makereport(item=item, call=cleanup))
     for report in reports:
