@@ -34,7 +34,7 @@ def runs(
     most: int = MOST,
     data: bool = True,
 ) -> SearchStrategy[dict[str, Any]]:
-    """Whole sets of arguments that go together: ``collemu.emulate(**run)``.
+    """Whole sets of arguments that go together: ``collemu.emulate(**run)``, ``assert_same_bytes(comm=comm, **run)``.
 
     Parameters
     ----------
@@ -74,7 +74,6 @@ def _runs(
         run["count"] = step * draw(counts(most // step, near=(schedule.ranks, schedule.region_chunks)))
     run["fidelity"] = draw(st.sampled_from(("auto", "flow")))
     run["protocol"] = draw(st.sampled_from(("auto", *system.protocols)))
-    run["timeline"] = draw(st.sampled_from((True, False)))
     run["seed"] = draw(st.integers(0, 2**16))
     if with_data:
         run["data"] = draw(_data(run))

@@ -17,7 +17,15 @@ POLL_S = 0.02
 SAID = 30  # last lines of what processes that died have said
 PLUGIN = "collemu.testing.plugin"
 # Lines of tracebacks that nobody needs.
-MACHINERY = ("/_pytest/", "/pluggy/", "/pytest/__main__.py", "<frozen runpy>", "/threading.py", "/ranks/watchdog.py")
+MACHINERY = (
+    "/_pytest/",
+    "/pluggy/",
+    "/pytest/__main__.py",
+    "<frozen runpy>",
+    "/threading.py",
+    "/ranks/watchdog.py",
+    "/numba/",
+)
 TIMED_OUT = "Timeout ("  # as Python's faulthandler says it
 
 _launch: "pytest.StashKey[Launch]" = pytest.StashKey()
@@ -64,9 +72,11 @@ class Launch:
             reports = self._found.get(test, [])
             if reports and reports[-1].when == "teardown":
                 return reports
-            words = self._last_words() if ended or time.monotonic() > limit else ""
-            if TIMED_OUT in words:
-                pytest.fail(f"not done in {timeout_s:g} s; what its processes were at:\n{words}", pytrace=False)
+            said = self._said.read_text(errors="replace")
+            words = last_words(said)
+            if ended and TIMED_OUT in said:
+                cold = " (compiling kernels: run `collemu warm` once)" if "load_kernels" in said else ""
+                pytest.fail(f"not done in {timeout_s:g} s{cold}; what its processes were at:\n{words}", pytrace=False)
             if ended:
                 pytest.fail(f"its processes ended with code {self._process.returncode}:\n{words}", pytrace=False)
             if time.monotonic() > limit:
@@ -101,9 +111,11 @@ class Launch:
             report: Any = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
             self._found.setdefault(report.nodeid, []).append(report)
 
-    def _last_words(self) -> str:
-        lines = self._said.read_text(errors="replace").splitlines()
-        return "\n".join([line for line in lines if not any(part in line for part in MACHINERY)][-SAID:])
+
+def last_words(said: str) -> str:
+    """The end of what processes have said, without the lines of tracebacks that are in none of their tests."""
+    lines = [line for line in said.splitlines() if not any(part in line for part in MACHINERY)]
+    return "\n".join(lines[-SAID:])
 
 
 def run_launched(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -113,7 +125,7 @@ def run_launched(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports: list[Any] = []
-    call: Any = pytest.CallInfo.from_call(
+    call = pytest.CallInfo[None].from_call(
         lambda: reports.extend(_reports(item, limits)), "call", reraise=(KeyboardInterrupt,)
     )
     if call.excinfo is not None:
@@ -124,7 +136,7 @@ def run_launched(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         end_launch(item.session)
     # nothing of this test was set up here, but what the one before has left may have to go
     left: Any = item.session._setupstate  # pyright: ignore[reportPrivateUsage]
-    cleanup: Any = pytest.CallInfo.from_call(lambda: left.teardown_exact(nextitem), "teardown")
+    cleanup = pytest.CallInfo[None].from_call(lambda: left.teardown_exact(nextitem), "teardown")
     if cleanup.excinfo is not None:
         reports.append(hook.pytest_runtest_makereport(item=item, call=cleanup))
     for report in reports:

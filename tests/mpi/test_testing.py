@@ -30,6 +30,10 @@ def test_what_is_right_passes_everywhere(ranks):
     assert said(ranks, "right") == ["passed"] * ranks
 
 
+def test_whatever_is_drawn_has_the_same_bytes_in_real_processes():
+    assert said(3, "runs") == ["passed"] * 3
+
+
 def test_a_wrong_chunk_is_found_and_shrunk():
     texts = said(3, "schedule")
     examples = [text[text.index("Failing test case") :] for text in texts]

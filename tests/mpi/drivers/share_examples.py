@@ -35,12 +35,15 @@ def wrong(schedule):
     count=testing.counts(),
     wire=testing.wires(),
     x=st.integers(),
+    run=lambda comm: testing.runs(testing.schedules(ranks=comm.size, in_switch=True)) if how == "runs" else st.none(),
 )
-def check(comm, schedule, count, wire, x):
+def check(comm, schedule, count, wire, x, run):
     if how == "right":
         assume(x % 7 != 3)
         note("in every process")
         testing.assert_same_bytes(schedule, comm, count=count, wire=wire)
+    elif how == "runs":
+        testing.assert_same_bytes(comm=comm, **run)
     elif how == "schedule":
         testing.assert_same_bytes(wrong(schedule) if count > 4 else schedule, comm, count=count, wire=wire)
     elif how == "byte":
