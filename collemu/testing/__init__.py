@@ -1,6 +1,6 @@
 """For tests of collective algorithms: Hypothesis strategies, assertions, and properties that all MPI processes share.
 
-Names are imported when they are first used; they need Hypothesis: ``pip install "collemu[testing]"``.
+Names are imported when they are first used; all but the assertions need Hypothesis: ``pip install "collemu[testing]"``.
 """
 
 from importlib import import_module

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from collemu.arguments import instance_of
 from collemu.catalogue import System, load_system
 from collemu.check import check
 from collemu.emulator import chosen_recipe
@@ -152,6 +153,7 @@ def _system(given: System | str) -> System:
 
 
 def _for_ranks(schedule: Schedule, processes: int) -> Schedule:
+    instance_of(schedule, Schedule, "assert_same_bytes: schedule", "build_schedule makes one")
     if schedule.ranks != processes:
         raise ValueError(f"{_named(schedule)}, but there are {processes} processes; make it for ranks=comm.size")
     return schedule

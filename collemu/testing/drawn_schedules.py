@@ -74,7 +74,11 @@ def schedules(
     for each in wanted:
         refuse_unknown(each, BUILDERS, "collective")
     given = (algorithms,) if isinstance(algorithms, str | PathLike | Algorithm) else algorithms
-    makers = _built_in(wanted, None, in_switch) if given is None else [_ for each in given for _ in _made(wanted, each)]
+    makers = (
+        _built_in(wanted, None, in_switch)
+        if given is None
+        else [made for each in given for made in _made(wanted, each)]
+    )
     return _schedules(makers, _choice(ranks), _choice(channels), _choice(chunks))
 
 

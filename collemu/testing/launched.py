@@ -45,16 +45,19 @@ class Launch:
         job = folder / "job.json"
         job.write_text(json.dumps({"tests": self.tests, "reports": str(self._reports)}))
         self._said = folder / "said"
-        with self._said.open("w") as said:
-            self._process = start_under_mpi(
-                limits[0].ranks,
-                ["-m", "pytest", *_arguments(items)],
-                START_S + sum(2 * each.timeout_s for each in limits),
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                **{JOB: str(job)},
-            )
-        self._first = True
+        try:
+            with self._said.open("w") as said:
+                self._process = start_under_mpi(
+                    limits[0].ranks,
+                    ["-m", "pytest", *_arguments(items)],
+                    START_S + sum(2 * each.timeout_s for each in limits),
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    **{JOB: str(job)},
+                )
+        except ValueError:
+            self._folder.cleanup()
+            raise
 
     def reports_of(self, test: str, timeout_s: float) -> list[Any]:
         """Wait for the reports of a test: of setup, call and teardown.

@@ -104,18 +104,22 @@ def _lead(decorated: Test, test: Test, strategies: Strategies, fixed: dict[str, 
             raise error
         _raise_of_others(everybody)
 
-    drawn: dict[str, Any] = {
-        name: each if isinstance(each, SearchStrategy) else each(together.comm) for name, each in strategies.items()
-    }
-    whole = cast(Any, given(**drawn)(run))
-    whole.__dict__ |= {name: value for name, value in vars(decorated).items() if name.startswith(LEFT)}
-    chosen: settings = whole._hypothesis_internal_use_settings
-    phases = [phase for phase in chosen.phases if phase != Phase.explain]  # which sees the lines of rank 0 alone
-    whole._hypothesis_internal_use_settings = settings(
-        parent=chosen, deadline=None, report_multiple_bugs=False, phases=phases
-    )
+    def run_all() -> None:
+        __tracebackhide__ = True
+        drawn: dict[str, Any] = {
+            name: each if isinstance(each, SearchStrategy) else each(together.comm) for name, each in strategies.items()
+        }
+        whole = cast(Any, given(**drawn)(run))
+        whole.__dict__ |= {name: value for name, value in vars(decorated).items() if name.startswith(LEFT)}
+        chosen: settings = whole._hypothesis_internal_use_settings
+        phases = [phase for phase in chosen.phases if phase != Phase.explain]  # which sees the lines of rank 0 alone
+        whole._hypothesis_internal_use_settings = settings(
+            parent=chosen, deadline=None, report_multiple_bugs=False, phases=phases
+        )
+        whole(**fixed)
+
     try:
-        error = attempt(functools.partial(whole, **fixed))
+        error = attempt(run_all)
     except KeyboardInterrupt:
         abort(together.comm, "collemu.testing: interrupted")
         raise

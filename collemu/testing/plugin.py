@@ -69,10 +69,11 @@ def comm(request: pytest.FixtureRequest) -> "Communicator":
 def pytest_configure(config: pytest.Config) -> None:
     """Add the marker; where another pytest started this one, tell it what happens."""
     config.addinivalue_line("markers", "ranks(n, timeout=120): run the test in n MPI processes (collemu)")
-    if JOB in os.environ:
+    job = os.environ.pop(JOB, None)  # no test is to hand it on
+    if job is not None:
         from collemu.testing.reporting import Reporter
 
-        config.pluginmanager.register(Reporter(config, os.environ[JOB]), "collemu-reporter")
+        config.pluginmanager.register(Reporter(config, job), "collemu-reporter")
 
 
 @pytest.hookimpl(trylast=True)
@@ -139,12 +140,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """All processes together."""
-    result = yield from _shared(item, "the teardown of")
-    if _together in item.config.stash and wanted(item) is not None:
-        import faulthandler
+    try:
+        return (yield from _shared(item, "the teardown of"))
+    finally:
+        if _together in item.config.stash and wanted(item) is not None:
+            import faulthandler
 
-        faulthandler.cancel_dump_traceback_later()
-    return result
+            faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

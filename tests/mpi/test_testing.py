@@ -67,6 +67,11 @@ def test_what_fails_on_some_fails_on_all(how, text, example):
     assert example in texts[0]
 
 
+def test_a_strategy_that_cannot_be_made_fails_on_all():
+    for text in said(2, "strategy"):
+        assert "ValueError: nothing to draw" in text
+
+
 def test_other_arguments_are_refused():
     for text in said(3, "arguments"):
         assert "assert_same_bytes: rank 2 has another count than rank 0; use given_on_all_ranks" in text

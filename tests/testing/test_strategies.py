@@ -18,8 +18,8 @@ from collemu.testing.drawn_values import lacks_nan
 from tests.oracles.hard_numbers import TIES
 
 some_dtype = st.sampled_from(tuple(DTYPES))
-ANY = settings(max_examples=1000, deadline=None, database=None, phases=[Phase.generate])
-LEAST = settings(max_examples=300, deadline=None, database=None)
+ANY = settings(max_examples=3000, deadline=None, database=None, phases=[Phase.generate])
+LEAST = settings(max_examples=2000, deadline=None, database=None)
 
 
 @algorithm("broadcast")
@@ -59,8 +59,7 @@ def test_a_run_shrinks_to_the_plainest():
     schedule = run["schedule"]
     assert (schedule.collective, schedule.algorithm, schedule.ranks, schedule.channels) == ("all_reduce", "ring", 3, 1)
     assert run["system"] == collemu.load_system("trainium4_nvl72")
-    assert run["recipe"] == collemu.Recipe()
-    assert (run["count"], run["dtype"], run["op"], run["protocol"]) == (0, "float32", "sum", "auto")
+    assert (run["recipe"], run["count"]) == (collemu.Recipe(), 0)
 
 
 def test_what_fails_is_shown_as_calls(capsys):

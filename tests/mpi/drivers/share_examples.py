@@ -16,6 +16,16 @@ comm = start_mpi()
 send = MpiTransport.send
 
 
+def no_strategy(comm):
+    raise ValueError("nothing to draw")
+
+
+RUNS = {
+    "runs": lambda comm: testing.runs(testing.schedules(ranks=comm.size, in_switch=True)),
+    "strategy": no_strategy,
+}
+
+
 def flipped_send(self, place, buffer, destination, channel):
     if comm.rank == 1 and len(buffer) > 2:
         buffer[2] ^= 0xFF
@@ -35,7 +45,7 @@ def wrong(schedule):
     count=testing.counts(),
     wire=testing.wires(),
     x=st.integers(),
-    run=lambda comm: testing.runs(testing.schedules(ranks=comm.size, in_switch=True)) if how == "runs" else st.none(),
+    run=lambda comm: RUNS[how](comm) if how in RUNS else st.none(),
 )
 def check(comm, schedule, count, wire, x, run):
     if how == "right":
