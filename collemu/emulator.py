@@ -220,9 +220,7 @@ def emulate(
     """
     instance_of(schedule, Schedule, "emulate: schedule", "build_schedule makes one")
     instance_of(system, System, "emulate: system", "load_system makes one from a name or a file")
-    if recipe is not None:
-        recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
-        instance_of(recipe, Recipe, "emulate: recipe", "make one, as Recipe(wire='mxfp8_e4m3'), or pass wire= alone")
+    recipe = chosen_recipe(recipe, wire, accumulate)
     count = whole(settled_count(schedule, count), "count", most=MOST_ELEMENTS)
     seed = whole(seed, "seed")
     if fidelity not in FIDELITIES:
@@ -233,7 +231,7 @@ def emulate(
             f"most {system.max_ranks}"
         )
     chosen = find_protocol(system, protocol, schedule.protocol)
-    payload = payload_of(schedule.collective, dtype, _recipe(recipe, wire, accumulate), op)
+    payload = payload_of(schedule.collective, dtype, recipe, op)
     refuse_in_switch(schedule, system, payload)
     schedule = requantised(schedule, payload.recipe)
     lowered = lower(schedule, count, item_bytes=payload.held.item_bytes, wire=payload.wire)
@@ -361,8 +359,10 @@ def wire_bytes_of(lowered: Lowered) -> NDArray[np.int64]:
     return (sent + stored + by_member(asked, asked.adds * asked.nbytes, ranks)).astype(np.int64)
 
 
-def _recipe(recipe: Recipe | None, wire: str | None, accumulate: str | None) -> Recipe:
-    chosen = recipe or Recipe()
+def chosen_recipe(recipe: Recipe | str | None, wire: str | None = None, accumulate: str | None = None) -> Recipe:
+    """The recipe of a run: one that is given, or the published one of a name, with some of it changed."""
+    chosen = find_recipe(recipe) if isinstance(recipe, str) else Recipe() if recipe is None else recipe
+    instance_of(chosen, Recipe, "emulate: recipe", "make one, as Recipe(wire='mxfp8_e4m3'), or pass wire= alone")
     changes = {name: value for name, value in (("wire", wire), ("accumulate", accumulate)) if value is not None}
     changed = replace(chosen, **changes)
     return changed if changed == chosen else replace(changed, name="")  # no longer the published one

@@ -125,10 +125,10 @@ def refuse_in_switch(schedule: Schedule, system: System, payload: "Payload") -> 
 
 def switch_adds(system: System, payload: "Payload") -> bool:
     """Whether a system's switches add, or find the least or greatest, of what travels."""
-    return not payload.quantised and payload.runs_in.name in _types(system).get(payload.operator, ())
+    return not payload.quantised and payload.runs_in.name in switch_types(system).get(payload.operator, ())
 
 
-def _types(system: System) -> dict[str, tuple[str, ...]]:
+def switch_types(system: System) -> dict[str, tuple[str, ...]]:
     """Types in which a system's switches do each operation."""
     if not system.domain.in_switch_reduction:
         return {}
@@ -138,7 +138,7 @@ def _types(system: System) -> dict[str, tuple[str, ...]]:
 
 
 def _refuse_type(schedule: Schedule, system: System, payload: "Payload") -> None:
-    can = _types(system)
+    can = switch_types(system)
     if payload.operator not in can:
         raise ScheduleError(f"{schedule.algorithm}: no switch forms a {payload.operator}; choose {', '.join(can)}")
     if payload.runs_in.name not in can[payload.operator]:

@@ -64,8 +64,14 @@ def test_the_guide_to_own_algorithms_works_as_written() -> None:
         assert main(shlex.split(line)[1:]) == 0
 
 
+def test_the_guide_to_tests_works_as_written() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(code, "testing.md", "exec"), {"__name__": "guide"})
+
+
 def test_the_ring_of_the_readme_is_the_example() -> None:
-    (code,) = (code for code in PYTHON if "my_ring" in code)
+    (code,) = (code for code in PYTHON if "def my_ring" in code)
     assert (ROOT / "examples" / "my_ring.py").read_text().endswith(code)
 
 

@@ -11,7 +11,8 @@ from collemu.cli.options import Point
 
 if TYPE_CHECKING:
     from collemu import System
-    from collemu.ranks.crosscheck import Communicator, Verdict
+    from collemu.ranks.crosscheck import Verdict
+    from collemu.ranks.part import Communicator
 
 #: Name, layout and unit of each column.
 COLUMNS = (

@@ -21,7 +21,7 @@ from collemu.interop import nccl_tests
 if TYPE_CHECKING:
     from collemu.catalogue import System
     from collemu.emulator import Result
-    from collemu.ranks.crosscheck import Communicator
+    from collemu.ranks.part import Communicator
     from collemu.ranks.watchdog import Watchdog
     from collemu.recipe import Recipe
     from collemu.tensors import Tensor

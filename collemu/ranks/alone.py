@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Alone:
-    """What a cross-check asks of a communicator, for a single rank."""
+    """What cross-checks and tests ask of a communicator, for a single rank."""
 
     rank = 0
     size = 1
@@ -21,14 +21,18 @@ class Alone:
         """The only part is one's own."""
         return parts[0] if parts else None
 
+    def bcast(self, given: Any, root: int = 0) -> Any:
+        """What one gives."""
+        return given
+
     def gather(self, part: Any, root: int = 0) -> list[Any]:
         """All parts: one."""
         return [part]
 
+    def allreduce(self, part: Any, op: Any = None) -> Any:
+        """The only part, whatever the operator."""
+        return part
+
     def allgather(self, part: Any) -> list[Any]:
         """All parts: one."""
         return [part]
-
-    def bcast(self, part: Any, root: int = 0) -> Any:
-        """What one has."""
-        return part

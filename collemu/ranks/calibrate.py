@@ -21,10 +21,11 @@ from collemu.payload import payload_of
 from collemu.ranks.alone import Alone
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import INTEGERS
+from collemu.ranks.differences import first_differing_byte
 from collemu.ranks.launch import cores
 from collemu.ranks.message_log import first_difference
 from collemu.ranks.part import Communicator, Part, Run, Trial
-from collemu.ranks.transport import Bytes, first_differing_byte
+from collemu.ranks.transport import Bytes
 from collemu.recipe import Recipe
 from collemu.schedule import KIND_NAMES, Schedule, build_schedule
 

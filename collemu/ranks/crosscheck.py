@@ -18,13 +18,14 @@ from collemu.processes import SINGLE_CORE
 from collemu.ranks.alone import Alone
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import INTEGERS, VALUES
+from collemu.ranks.differences import first_differing_byte
 from collemu.ranks.execute import Spans
 from collemu.ranks.message_log import SENT, Log, emulated_log, first_difference
 from collemu.ranks.opinion import has_opinion, is_done_by_mpi, mpi_collective
 from collemu.ranks.part import Communicator, Part, Run, Trial
 from collemu.ranks.switch_memory import load_kernel
 from collemu.ranks.times import Phase, Times, lagging, phases_of, times_of
-from collemu.ranks.transport import Bytes, first_differing_byte
+from collemu.ranks.transport import Bytes
 from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, build_schedule
@@ -196,6 +197,8 @@ def _run_alone() -> None:
 
 def _fills(trial: Trial) -> tuple[str, ...]:
     """What to fill the input with: hard values, and small integers where those make MPI's reduction exact."""
+    if trial.data is not None:
+        return (VALUES,)
     return (VALUES, INTEGERS) if _asks_mpi(trial, INTEGERS) and not _asks_mpi(trial, VALUES) else (VALUES,)
 
 
@@ -228,6 +231,7 @@ def _emulate(trial: Trial, fill: str) -> Result:
         protocol=trial.protocol,
         fidelity=trial.fidelity,
         data=[trial.input(rank, fill) for rank in range(trial.schedule.ranks)],
+        seed=trial.seed,
     )
 
 
@@ -259,7 +263,7 @@ def _crosscheck(
         runs.append(part.run(comm, clock, watchdog))
         log = log or first_difference(expected_log, runs[-1].log, schedule)
         if counts:
-            output = output or first_differing_byte(expected_output, part.output())
+            output = output or part.difference(expected_output)
     theirs = None
     asked = _asks_mpi(trial, fill)
     timed = against_mpi and is_done_by_mpi(schedule.collective, trial.dtype, trial.op)

@@ -216,18 +216,7 @@ def run_under_mpi(ranks: int, arguments: Sequence[str], timeout: float = 120.0) 
         If there is no mpirun.
     subprocess.TimeoutExpired
     """
-    mpirun = mpirun_here()
-    if mpirun is None:
-        raise ValueError(f"no mpirun beside {sys.executable} nor on PATH; install it with: {INSTALL}")
-    command = [str(mpirun), "-n", str(ranks), sys.executable, *arguments]
-    process = subprocess.Popen(
-        command,
-        env=launch_environment(timeout) | _sleep(ranks),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+    process = start_under_mpi(ranks, arguments, timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         # the launcher has the same time-out; waiting a little longer is for a launcher that hangs
         said = process.communicate(timeout=timeout + 5)
@@ -236,7 +225,37 @@ def run_under_mpi(ranks: int, arguments: Sequence[str], timeout: float = 120.0) 
         process.communicate(timeout=10)
         raise
     stdout, stderr = (text.replace("\0", "") for text in said)  # Open MPI's launcher ends its own words with one
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def start_under_mpi(
+    ranks: int, arguments: Sequence[str], timeout: float, *, stdout: Any, stderr: Any, **settings: str
+) -> "subprocess.Popen[str]":
+    """Start ``python ARGUMENTS`` in a number of MPI processes, which the launcher ends after so many seconds.
+
+    Parameters
+    ----------
+    stdout, stderr
+        As `subprocess.Popen` takes them.
+    **settings
+        Environment variables more.
+
+    Raises
+    ------
+    ValueError
+        If there is no mpirun.
+    """
+    mpirun = mpirun_here()
+    if mpirun is None:
+        raise ValueError(f"no mpirun beside {sys.executable} nor on PATH; install it with: {INSTALL}")
+    return subprocess.Popen(
+        [str(mpirun), "-n", str(ranks), sys.executable, *arguments],
+        env=launch_environment(timeout) | _sleep(ranks) | settings,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+    )
 
 
 def launch_environment(timeout: float) -> dict[str, str]:

@@ -14,12 +14,13 @@ from collemu.payload import Payload, payload_of
 from collemu.ranks.alone import Alone
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import contribution
+from collemu.ranks.differences import first_differing_byte, written_by
 from collemu.ranks.execute import Execution, Spans, execute
 from collemu.ranks.message_log import Log
 from collemu.ranks.transport import Bytes, open_transport
 from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe, requantised
-from collemu.rows import input_size
+from collemu.rows import input_rows, input_size
 from collemu.schedule import IN_SWITCH, Schedule
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class Trial:
     protocol, fidelity : str
     not_finite : bool
         Whether the input has NaN and infinities.
+    data : array or list of arrays, optional
+        What each rank contributes, as `collemu.emulate` takes it, in place of made-up numbers.
+    seed : int
+        Decides in which order switches add.
     """
 
     schedule: Schedule
@@ -56,6 +61,8 @@ class Trial:
     protocol: str = "auto"
     fidelity: str = "auto"
     not_finite: bool = False
+    data: Any = None
+    seed: int = 0
 
     @property
     def payload(self) -> Payload:
@@ -63,9 +70,11 @@ class Trial:
         return payload_of(self.schedule.collective, self.dtype, self.recipe, self.op)
 
     def input(self, rank: int, fill: str) -> NDArray[Any]:
-        """What a rank contributes, as `contribution` fills it."""
-        elements = input_size(self.schedule, self.count, rank)
+        """What a rank contributes: its data, or what `contribution` makes up."""
         dtype = find_dtype(self.dtype)
+        if self.data is not None:
+            return input_rows(self.data, self.schedule, self.count, dtype)[rank]
+        elements = input_size(self.schedule, self.count, rank)
         return contribution(dtype, elements, rank, op=self.op, fill=fill, not_finite=self.not_finite)
 
 
@@ -105,7 +114,7 @@ class Part:
             item_bytes=self.payload.held.item_bytes,
             wire=self.payload.wire,
         )
-        self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots)
+        self.memory = build_memory(self.lowered, self.payload, ranks=[rank], slots=self.slots, seed=trial.seed)
         self.input = trial.input(rank, fill)
 
     def run(self, comm: Communicator, clock: Clock, watchdog: Watchdog | None = None) -> Run:
@@ -134,3 +143,12 @@ class Part:
     def output(self) -> Bytes:
         """The bytes of the output buffer."""
         return self.memory.read_output(self.rank).view(np.uint8)
+
+    def difference(self, expected: Bytes) -> str | None:
+        """Where the output is not what is expected, and who wrote it there, or None."""
+        output = self.output()
+        text = first_differing_byte(expected, output)
+        if text is None or len(expected) != len(output):
+            return text
+        element = int(np.flatnonzero(expected != output)[0]) // self.payload.dtype.item_bytes
+        return f"{text}, in {written_by(self.lowered, self.rank, element)}"

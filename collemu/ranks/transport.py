@@ -18,18 +18,6 @@ Bytes = NDArray[np.uint8]
 NAP_S = 1e-6  # the shortest that lets another process run; the operating system makes some 50 us of it
 
 
-def first_differing_byte(expected: Bytes, got: Bytes) -> str | None:
-    """Say where two stretches of bytes part, or None."""
-    if len(expected) != len(got):
-        return f"{len(expected)} bytes expected, got {len(got)}"
-    differing = np.flatnonzero(expected != got)
-    if not len(differing):
-        return None
-    first = int(differing[0])
-    values = f"expected 0x{expected[first]:02x}, got 0x{got[first]:02x}"
-    return f"first differing byte {first} of {len(got)}: {values} ({len(differing)} differ)"
-
-
 class Completion(NamedTuple):
     """A transfer that has ended. Of a send only its place is known."""
 

@@ -47,7 +47,9 @@ def test_one_flipped_byte_is_named(wire):
     assert process.returncode == 1, process.stdout + process.stderr
     mismatches = [line.strip() for line in process.stdout.splitlines() if line.startswith("    ")]
     pattern = (
-        r"rank 2 output: first differing byte \d+ of 4000: expected 0x[0-9a-f]{2}, got 0x[0-9a-f]{2} \(\d+ differ\)"
+        r"rank 2 output: first differing byte \d+ of 4000: expected 0x[0-9a-f]{2}, got 0x[0-9a-f]{2} \(\d+ differ\), "
+        r"in output\[0\], written by rank 2 thread \d step \d \(recv to output\[0\]\) "
+        r"from message 0 of rank 1 on channel 0"
     )
     assert re.fullmatch(pattern, mismatches[0])
     if wire == "none":

@@ -14,7 +14,7 @@ from collemu.ranks import launch
 from collemu.ranks.alone import Alone
 from collemu.ranks.contributions import INTEGERS, contribution
 from collemu.ranks.crosscheck import AgreedError, agree
-from collemu.ranks.transport import first_differing_byte
+from collemu.ranks.differences import first_differing_byte
 from tests.mpi.launching import COLLEMU, MPIRUN, OPEN_MPI, SKIP_WITHOUT_MPIRUN, refusal, run
 
 HYDRA = {"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALNRANKS": "2"}
