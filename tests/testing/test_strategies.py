@@ -54,12 +54,12 @@ def test_runs_of_what_is_given(run):
 
 
 @pytest.mark.slow
-def test_a_run_shrinks_to_the_plainest():
+def test_a_run_shrinks_to_a_plain_one():
+    """Which algorithm is left is a matter of luck: to shrink, Hypothesis would have to change much at once."""
     run = find(testing.runs(), lambda run: run["schedule"].ranks >= 3, settings=LEAST)
-    schedule = run["schedule"]
-    assert (schedule.collective, schedule.algorithm, schedule.ranks, schedule.channels) == ("all_reduce", "ring", 3, 1)
-    assert run["system"] == collemu.load_system("trainium4_nvl72")
-    assert (run["recipe"], run["count"]) == (collemu.Recipe(), 0)
+    assert (run["schedule"].ranks, run["schedule"].channels) == (3, 1)
+    assert not run["system"].changed()
+    assert (run["recipe"], run.get("count", 0)) == (collemu.Recipe(), 0)
 
 
 def test_what_fails_is_shown_as_calls(capsys):
