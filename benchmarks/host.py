@@ -36,7 +36,6 @@ def main(ranks: int) -> int:
             results += json.loads(out.read_text())["results"]
     print("collective  algorithm   size (B) predicted (us) measured (us) error (%) noise (%)   MPI (us)")
     for row in results:
-        row["noise"] = (row["real_high_us"] - row["real_low_us"]) / row["real_us"]
         print(
             f"{row['collective']:<12}{row['algorithm']:<10}{row['size']:>10} {row['model_us']:>14.1f} "
             f"{row['real_us']:>13.1f} {100 * row['error']:>+9.1f} {100 * row['noise']:>9.1f} {row['mpi_us']:>10.1f}"

@@ -6,7 +6,6 @@ The rules are in docs/timing-rules.md. They are those of `collemu.ranks.execute`
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from collemu_kernels import kinds, processes
@@ -98,7 +97,9 @@ def simulate_processes(
     costs = processes.Costs(
         launch=system.endpoint.launch_fs, notice=femtoseconds(spent.notice_s), wake=femtoseconds(spent.wake_s)
     )
-    if float(operations.work.sum()) + float(transfer.sum()) > CLOCK_LIMIT_FS:
+    # as if nothing went on at the same time, and all that comes, or is gone, came by itself
+    besides = schedule.ranks * costs.launch + 2 * len(messages) * (costs.notice + costs.wake)
+    if operations.work.sum(dtype=np.float64) + transfer.sum(dtype=np.float64) + besides > CLOCK_LIMIT_FS:
         raise ValueError(TOO_LONG)
     status = processes.run(operations, travelling, ranks, cores, messages.number < slots, costs)
     if status == processes.DEADLOCK:
@@ -162,8 +163,8 @@ class _Tables:
                 return times[-1] * size // sizes[-1]
             above = bisect_left(sizes, size)
             below = above - 1
-            share = Fraction(size - sizes[below], sizes[above] - sizes[below])
-            return times[below] + int(share * (times[above] - times[below]))
+            rise = (size - sizes[below]) * (times[above] - times[below]) // (sizes[above] - sizes[below])
+            return times[below] + rise
 
         def time_of(size: int) -> int:
             return max(measured(size), measured(self.similar) * size // self.similar)

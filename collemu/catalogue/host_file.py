@@ -57,10 +57,12 @@ _Number = tuple[Any, str, str]  # value, confidence, note
 def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Number]]]]:
     sizes = found.sizes_bytes
     copy_rate, reduce_rate, transfer_rate = (
-        max(size / max(spread.median, SHORTEST_S) for size, spread in zip(sizes, spreads, strict=True))
+        max(size / max(_round(spread.median), SHORTEST_S) for size, spread in zip(sizes, spreads, strict=True))
         for spreads in (found.copy_s, found.reduce_s, found.transfer_s)
     )
     fastest = "the fastest of the sizes"
+    # a scatter is sent by one process, and taken by many at once
+    sending_rate = max([copy_rate, *(_round(spread.median) for spread in found.encode_bytes_per_s.values())])
     yield (
         "chip",
         [
@@ -76,7 +78,10 @@ def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Num
             ("chips", (MOST_PROCESSES, "estimate", "as many processes as one may wish to start")),
             ("planes", _not_measured(1)),
             ("links_per_plane", _not_measured(1)),
-            ("link_bytes_per_s", (transfer_rate, "derived", f"a message taken; {fastest}: bounds hold")),
+            (
+                "link_bytes_per_s",
+                (max(transfer_rate, sending_rate), "derived", f"a message taken or sent; {fastest}: bounds hold"),
+            ),
             ("link_efficiency", _not_measured(1.0)),
             ("hop_latency_s", _not_measured(1e-9)),
             ("credits", _not_measured(64)),

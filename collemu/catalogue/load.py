@@ -26,6 +26,8 @@ from collemu.catalogue.sections import (
     kinds,
 )
 from collemu.catalogue.system import Source, System, SystemFileError, assemble
+from collemu.dtypes import DTYPES
+from collemu.number_formats import wire_formats
 
 CATALOGUE = Path(__file__).parent / "systems"
 NETWORKS = Path(__file__).parent / "networks"
@@ -150,8 +152,9 @@ class _Reader:
         for section, kind in OPTIONAL_SECTIONS.items():
             if section in content:
                 self._section(section, kinds(kind), self._table("", section, content))
-        for family in ("conversion", "reduction"):
+        for family, names in (("conversion", wire_formats()), ("reduction", tuple(DTYPES))):
             table = self._table("", family, content) if family in content else {}
+            self._unknown_keys(f"{family}.", table, names)
             for member in table:
                 self._section(f"{family}.{member}", kinds(FAMILIES[family]), self._table(f"{family}.", member, table))
         protocols = self._table("", "protocol", content)

@@ -68,6 +68,7 @@ class Row:
             "real_low_us": verdict.real.low_s * 1e6,
             "real_high_us": verdict.real.high_s * 1e6,
             "runs": verdict.real.runs,
+            "noise": verdict.real.noise,
             "error": verdict.error,
             "differs_most": str(verdict.phases[0]) if verdict.phases else None,
             "mpi_us": verdict.mpi.median_s * 1e6 if verdict.mpi else None,

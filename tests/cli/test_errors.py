@@ -37,6 +37,7 @@ BAD_INPUT = {
     "negative root": (("perf", "broadcast", "-r", "-1", "--ranks", "6"), "-r"),
     "protocol": ((*PERF, "--protocol", "ll256"), "no protocol"),
     "fidelity": ((*PERF, "--fidelity", "exact"), "no fidelity"),
+    "processes": ((*PERF, "--fidelity", "processes"), "has no [processes]: choose another fidelity"),
     "channels": ((*PERF, "--channels", "0"), "--channels is 0"),
     "too many channels": ((*PERF, "--channels", "65"), "at most 64"),
     "too many chunks": ((*PERF, "--chunks", "5000"), "at most 4096"),

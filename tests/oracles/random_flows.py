@@ -146,13 +146,15 @@ def rate(bytes_per_s: float, share: Fraction = Fraction(1)) -> tuple[int, int]:
     return exact.numerator, exact.denominator
 
 
-def random_operations(rng: Random, ranks: int, *, group_size: int = 0, payload: int = 1) -> list[Operation]:
-    """Messages between any two ranks, in threads that begin at different moments.
+def random_operations(
+    rng: Random, ranks: int, *, group_size: int = 0, payload: int = 1, to_oneself: bool = False
+) -> list[Operation]:
+    """Messages between any two ranks, in threads that begin at different moments; to oneself only where asked.
 
     As `random_packets` makes them, but what the endpoint works on is the message, as in every schedule. With a size of
     switch groups, there are in-switch operations among them.
     """
-    peers = [[peer for peer in range(ranks) if peer != rank] for rank in range(ranks)]
+    peers = [[peer for peer in range(ranks) if to_oneself or peer != rank] for rank in range(ranks)]
     case = random_packets._Case(rng, peers)
     messages = rng.randint(1, random_packets.MAX_MESSAGES)
     times = rng.randint(1, random_packets.MAX_IN_SWITCH) if group_size else 0

@@ -22,6 +22,7 @@ from collemu.quantization import ROUNDINGS
 from collemu.recipe import ACCUMULATE
 from tests.built_in import BUILT_IN
 from tests.oracles.hard_numbers import hard_numbers
+from tests.oracles.random_processes import built_in
 
 KINDS = ("plain", "wide", "mixed", "not_finite", "bits")
 LENGTHS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 130)
@@ -199,12 +200,21 @@ def collectives(random: Random, scale: int) -> Case:
     return f"emulate({collective}, {algorithm}, {lanes}, {how})", [result.outputs, *books, *tables]
 
 
+def processes(random: Random, scale: int) -> Case:
+    """Times of processes of one machine; scale changes nothing."""
+    case = built_in(int(random.integers(2**32)))
+    result = case.emulate()
+    what = f"{case.schedule}, count={case.count}, wire={case.wire}, {case.system.processes}"
+    return what, [result.time_fs, result.timeline.operations, result.timeline.messages]
+
+
 PARTS: dict[str, Callable[[Random, int], Case]] = {
     "elements": elements,
     "blocks": blocks,
     "combining": combining,
     "products": products,
     "collectives": collectives,
+    "processes": processes,
 }
 
 
