@@ -18,7 +18,7 @@ from collemu.flow import simulate_flow
 from collemu.lower import NONE, Lowered
 from collemu.memory import footprint_of
 from collemu.payload import Payload
-from collemu.schedule import RECEIVES, REDUCES, SENDS
+from collemu.schedule import IN_SWITCH, RECEIVES, REDUCES, SENDS
 from collemu.timing import Timing, deadlock, dependents_of, following_of, waits_of
 
 Int64 = NDArray[np.int64]
@@ -28,6 +28,7 @@ BUFFERS_OF_A_MESSAGE = 4  # of the runs in which times were measured: input, out
 #: Processes that share a core and do everything at once: what has them run at all.
 SINGLE_CORE = Processes(
     cores=1,
+    measured=1,
     operation_s=0.0,
     send_s=0.0,
     notice_s=0.0,
@@ -59,6 +60,8 @@ def simulate_processes(
     if data.moving:
         simulate_flow(lowered, system, protocol, data)  # bytes do not depend on time
     schedule, messages = lowered.schedule, lowered.messages
+    if (IN_SWITCH[schedule.ops["kind"]]).any():
+        raise ValueError(f"{system.name} has processes, and no rule for what switches do: choose another fidelity")
     slots = system.endpoint.fifo_slots
     tables = _tables(lowered, spent, slots)
     successor = messages.slot_successor(slots)

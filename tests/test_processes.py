@@ -9,6 +9,7 @@ import pytest
 
 import collemu as ce
 from collemu.catalogue.system import Conversion, Processes, Reduction
+from collemu.cli.crosscheck_table import regime_note
 from collemu.lower import lower
 from tests.oracles import slow_processes
 from tests.oracles.hard_numbers import hard_numbers
@@ -20,6 +21,7 @@ BATCH = 100
 #: As long for a byte whatever the size, and so of all memory.
 PLAIN = Processes(
     cores=2,
+    measured=2,
     operation_s=1e-6,
     send_s=2e-6,
     notice_s=3e-6,
@@ -202,3 +204,27 @@ def test_a_run_beyond_the_clock_is_refused(name) -> None:
     schedule = ce.build_schedule("all_reduce", "ring", 4, chunks=50)
     with pytest.raises(ValueError, match="longer than the clock"):
         ce.emulate(schedule, of_processes(**{name: 10.0}), count=4)
+
+
+def test_what_switches_do_has_no_rule_among_processes() -> None:
+    switches = {"domain.in_switch_reduction": True, "domain.in_switch_float8": True}
+    system = replace(of_processes().with_(**switches), processes=PLAIN)
+    schedule = ce.build_schedule("all_reduce", "nvls", 4)
+    assert ce.emulate(schedule, system, count=64, fidelity="flow").time_s > 0
+    with pytest.raises(ValueError, match="has processes, and no rule for what switches do: choose another fidelity"):
+        ce.emulate(schedule, system, count=64, fidelity="processes")
+
+
+@pytest.mark.parametrize(
+    ("measured", "ran", "said"),
+    [(2, 2, False), (2, 1, False), (2, 3, True), (4, 4, False), (4, 9, False), (4, 2, True)],
+)
+def test_a_machine_measured_with_cores_to_spare_is_told_from_shared_ones(measured, ran, said) -> None:
+    note = regime_note(of_processes(measured=measured), ran)
+    assert note == (
+        f"trainium4_nvl72 was measured with {measured} processes on 2 cores, and {ran} ran: "
+        f"mpirun -n {ran} collemu calibrate host"
+        if said
+        else None
+    )
+    assert regime_note(BASE, ran) is None

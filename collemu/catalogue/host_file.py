@@ -57,12 +57,12 @@ _Number = tuple[Any, str, str]  # value, confidence, note
 def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Number]]]]:
     sizes = found.sizes_bytes
     copy_rate, reduce_rate, transfer_rate = (
-        max(size / max(_round(spread.median), SHORTEST_S) for size, spread in zip(sizes, spreads, strict=True))
+        max(size / max(_round(spread.value), SHORTEST_S) for size, spread in zip(sizes, spreads, strict=True))
         for spreads in (found.copy_s, found.reduce_s, found.transfer_s)
     )
     fastest = "the fastest of the sizes"
     # a scatter is sent by one process, and taken by many at once
-    sending_rate = max([copy_rate, *(_round(spread.median) for spread in found.encode_bytes_per_s.values())])
+    sending_rate = max([copy_rate, *(_round(spread.value) for spread in found.encode_bytes_per_s.values())])
     yield (
         "chip",
         [
@@ -94,7 +94,7 @@ def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Num
         ],
     )
     slowest = {
-        key: min(spread.median for spread in rates.values())
+        key: min(spread.value for spread in rates.values())
         for key, rates in (("quantize", found.encode_bytes_per_s), ("dequantize", found.decode_bytes_per_s))
     }
     yield (
@@ -108,7 +108,7 @@ def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Num
             ("fifo_slots", (FIFO_SLOTS, "estimate", "as many as one likes: collemu's own")),
         ],
     )
-    step = found.operation_s.median + found.send_s.median
+    step = found.operation_s.value + found.send_s.value
     yield (
         "protocol.simple",
         [
@@ -135,7 +135,8 @@ def _sections(found: "Measurements") -> Iterator[tuple[str, list[tuple[str, _Num
     yield (
         "processes",
         [
-            ("cores", (found.cores, "measured", f"{found.processes} processes measured at once")),
+            ("cores", (found.cores, "measured", "")),
+            ("measured", (found.processes, "measured", "processes at once")),
             *((key, _measured(getattr(found, key))) for key in ("operation_s", "send_s", "notice_s", "wake_s")),
             ("eager_bytes", (found.eager_bytes, "measured", "to the next power of two")),
             ("sizes_bytes", (list(sizes), "measured", "")),
@@ -155,12 +156,12 @@ def _not_measured(value: object) -> _Number:
 
 
 def _measured(spread: "Spread") -> _Number:
-    return _round(spread.median), "measured", f"half of the runs: {spread.low:.3g} to {spread.high:.3g}"
+    return _round(spread.value), "measured", f"half of the runs: {spread.low:.3g} to {spread.high:.3g}"
 
 
 def _table(spreads: "Sequence[Spread]") -> _Number:
     halves = ", ".join(f"{spread.low:.3g} to {spread.high:.3g}" for spread in spreads)
-    return [_round(spread.median) for spread in spreads], "measured", f"half of the runs: {halves}"
+    return [_round(spread.value) for spread in spreads], "measured", f"half of the runs: {halves}"
 
 
 def _round(value: float) -> float:

@@ -46,6 +46,7 @@ MAX_COUNTS = {  # what tables are made from
     "data_bytes": 2**20,
     "line_bytes": 2**20,
     "cores": 2**12,
+    "measured": 2**20,
 }
 MAX_RATIO_TERM = 2**31 - 1  # products of two terms, and of a packet's bytes and one, stay within int64
 ZERO_ALLOWED = (

@@ -208,6 +208,8 @@ class Processes:
     ----------
     cores : int
         Of the machine: as many processes run at once.
+    measured : int
+        How many processes measured together what does not depend on sizes; more than the cores, if cores were shared.
     operation_s, send_s
         Of any operation; of one that sends, beside that.
     notice_s
@@ -224,6 +226,7 @@ class Processes:
     """
 
     cores: int
+    measured: int
     operation_s: float
     send_s: float
     notice_s: float

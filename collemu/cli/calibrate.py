@@ -82,10 +82,10 @@ def _summary(found: "Measurements", output: str) -> str:
     """What was measured, in a few lines."""
 
     def shown(spread: "Spread") -> str:
-        return f"{spread.median * 1e6:.2f} us ({spread.low * 1e6:.2f} to {spread.high * 1e6:.2f})"
+        return f"{spread.value * 1e6:.2f} us ({spread.low * 1e6:.2f} to {spread.high * 1e6:.2f})"
 
     lines = [
-        f"# {found.processes} processes measured at once, {found.cores} cores; medians, and half of the runs between",
+        f"# {found.processes} processes measured at once, {found.cores} cores; half of the runs between",
         f"start      {shown(found.launch_s)}",
         f"operation  {shown(found.operation_s)}",
         f"  a send   {shown(found.send_s)} more",
@@ -95,6 +95,6 @@ def _summary(found: "Measurements", output: str) -> str:
         f"# {'size (B)':>10} {'copy (us)':>12} {'add (us)':>12} {'message (us)':>12}",
     ]
     for row in zip(found.sizes_bytes, found.copy_s, found.reduce_s, found.transfer_s, strict=True):
-        lines.append(f"{row[0]:>12} " + " ".join(f"{spread.median * 1e6:>12.2f}" for spread in row[1:]))
+        lines.append(f"{row[0]:>12} " + " ".join(f"{spread.value * 1e6:>12.2f}" for spread in row[1:]))
     lines.append(f"# written: {output}")
     return "\n".join(lines)

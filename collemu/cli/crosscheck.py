@@ -150,7 +150,9 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
         raise
     agree(comm, write_files)
     if first:
-        print("\n".join([*(f"# note: {text}" for text in plan.left_out), table.footer_text(rows)]), flush=True)
+        systems = {trial.system.name: trial.system for _, trial in plan.points}.values()
+        notes = plan.left_out + [note for each in systems if (note := table.regime_note(each, comm.size))]
+        print("\n".join([*(f"# note: {text}" for text in notes), table.footer_text(rows)]), flush=True)
     return int(any(comm.allgather(not all(row.verdict.identical for row in rows))))
 
 

@@ -155,6 +155,17 @@ def system_text(system: "System") -> str:
     )
 
 
+def regime_note(system: "System", processes: int) -> str | None:
+    """What to say where a machine was measured with cores to itself and is asked of shared ones, or the other way."""
+    own = system.processes
+    if own is None or (own.measured > own.cores) == (processes > own.cores):
+        return None
+    return (
+        f"{system.name} was measured with {own.measured} processes on {own.cores} cores, and {processes} ran: "
+        f"mpirun -n {processes} collemu calibrate host"
+    )
+
+
 def footer_text(rows: Sequence[Row]) -> str:
     """The line below the table."""
     verdicts = [row.verdict for row in rows]

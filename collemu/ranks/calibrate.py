@@ -8,8 +8,8 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from collemu.ranks.alone import Alone
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import INTEGERS
 from collemu.ranks.differences import first_differing_byte
-from collemu.ranks.launch import cores
+from collemu.ranks.launch import cores, waits_asleep
 from collemu.ranks.message_log import first_difference
 from collemu.ranks.part import Communicator, Part, Run, Trial
 from collemu.ranks.transport import Bytes
@@ -38,6 +38,7 @@ RATE_BYTES = 2**20  # at which rates of formats are measured
 EAGER_LIMIT = 2**21  # beyond which nobody sends without being asked
 EAGER_PATIENCE_S = 0.002
 LEAST_PROCESSES = 2
+Middle = Callable[[Sequence[float]], Any]  # median or mean
 SEVERAL = 4  # messages one after the other
 PASSES = 3
 WARMUPS = 3
@@ -46,9 +47,9 @@ QUICK_BYTES = 2**20  # fewer up to here
 
 
 class Spread(NamedTuple):
-    """A median, and the quartiles around it."""
+    """A number, a median where nothing else is said, and the quartiles."""
 
-    median: float
+    value: float
     low: float
     high: float
 
@@ -85,6 +86,16 @@ class Measurements:
     encode_bytes_per_s: dict[str, Spread]
     decode_bytes_per_s: dict[str, Spread]
     reduce_bytes_per_s: dict[str, Spread]
+
+
+class _Fixed(NamedTuple):
+    """Of the `Measurements` those that do not depend on sizes."""
+
+    launch_s: Spread
+    operation_s: Spread
+    send_s: Spread
+    notice_s: Spread
+    wake_s: Spread
 
 
 class _Probe(NamedTuple):
@@ -135,6 +146,9 @@ def calibrate(
 ) -> Measurements | None:
     """Measure with as many processes as there are cores, at most all; the others rest meanwhile.
 
+    If there are others, what does not depend on sizes is then measured with all: a process that gets a core back finds
+    little in the caches, and those that wait look from time to time. Means, as it is now and then that this costs much.
+
     Parameters
     ----------
     comm : MPI.Intracomm
@@ -161,9 +175,18 @@ def calibrate(
     some = min(comm.size, max(2, cores()))
     active = comm.rank < some
     part = cast("MPI.Intracomm", comm.Split(0 if active else 1))
-    found = _Laboratory(part, repeats, step).measure(largest) if active else None
+    sharing = comm.size > some
+    found = woken = None
+    if active:
+        found = _Laboratory(part, repeats, step, asleep=waits_asleep() and not sharing).measure(largest)
+        if sharing:
+            woken = _Laboratory(part, repeats, step, asleep=True).measure_fixed(np.mean)
     _rest_until(comm)
     part.Free()
+    if sharing:
+        shared = _Laboratory(comm, repeats, step, asleep=True).measure_fixed(np.mean)
+        if found and woken and shared:  # among all, who wakes must wait for a core: that is no part of it
+            found = replace(found, processes=comm.size, **(shared._asdict() | {"wake_s": woken.wake_s}))
     return found
 
 
@@ -177,36 +200,51 @@ def _rest_until(comm: "MPI.Intracomm") -> None:
 class _Laboratory:
     """Runs probes in all processes of a communicator and looks at what they spent."""
 
-    def __init__(self, comm: "MPI.Intracomm", repeats: int, step: Callable[[str], None]) -> None:
+    def __init__(self, comm: "MPI.Intracomm", repeats: int, step: Callable[[str], None], asleep: bool) -> None:
         self._comm, self._repeats, self._step = comm, repeats, step
-        self._clock = Clock(comm)
+        self._clock = Clock(comm, asleep)
         self._system = load_system("trainium4_nvl72")  # for its FIFO slots alone
 
     def measure(self, largest: int) -> Measurements | None:
         """Run every probe in each of several passes, so that no moment decides any of them alone."""
         ranks = self._comm.size
-        shift, exchange = build_schedule("sendrecv", "direct", ranks), build_schedule("all_reduce", "one_shot", ranks)
-        several = build_schedule("sendrecv", "direct", ranks, chunks=SEVERAL)
+        shift, exchange = self._shift(), build_schedule("all_reduce", "one_shot", ranks)
         sizes = tuple(size for size in SIZES if size <= max(largest, SIZES[0]))
         eager = _eager_bytes(self._comm)
-        seen = {
-            "small": (_Probe(shift, SMALL_BYTES), _Seen()),
-            "several": (_Probe(several, SEVERAL * SMALL_BYTES), _Seen()),
-        }
+        probes = self._fixed()
         for size in sizes:
-            seen[f"message {size}"] = (_Probe(shift, size), _Seen())
-            seen[f"sum {size}"] = (_Probe(exchange, size), _Seen())
+            probes[f"message {size}"] = _Probe(shift, size)
+            probes[f"sum {size}"] = _Probe(exchange, size)
         for name in _wires():
-            seen[f"wire {name}"] = (_Probe(shift, RATE_BYTES, wire=name), _Seen())
+            probes[f"wire {name}"] = _Probe(shift, RATE_BYTES, wire=name)
         for name in DTYPES:
-            seen[f"dtype {name}"] = (_Probe(exchange, RATE_BYTES, dtype=name), _Seen())
+            probes[f"dtype {name}"] = _Probe(exchange, RATE_BYTES, dtype=name)
+        seen = self._run(probes)
+        return None if seen is None else _found(ranks, eager, sizes, seen)
+
+    def measure_fixed(self, middle: Middle) -> "_Fixed | None":
+        """The same of what does not depend on sizes."""
+        seen = self._run(self._fixed())
+        return None if seen is None else _fixed(seen, middle)
+
+    def _fixed(self) -> dict[str, _Probe]:
+        return {
+            "small": _Probe(self._shift(), SMALL_BYTES),
+            "several": _Probe(self._shift(chunks=SEVERAL), SEVERAL * SMALL_BYTES),
+        }
+
+    def _shift(self, chunks: int = 1) -> Schedule:
+        """A message of each to the next, or some."""
+        return build_schedule("sendrecv", "direct", self._comm.size, chunks=chunks)
+
+    def _run(self, probes: dict[str, _Probe]) -> dict[str, _Seen] | None:
+        """What they spent, at the first process; None elsewhere."""
+        seen = {name: _Seen() for name in probes}
         for number in range(PASSES):
-            for name, (probe, into) in seen.items():
+            for name, probe in probes.items():
                 self._step(f"pass {number + 1} of {PASSES}: {name}")
-                self._look(probe, into)
-        return (
-            None if self._comm.rank else _found(ranks, eager, sizes, {name: each for name, (_, each) in seen.items()})
-        )
+                self._look(probe, seen[name])
+        return None if self._comm.rank else seen
 
     def _look(self, probe: _Probe, into: _Seen) -> None:
         """Run a probe; the first process sees what all spent."""
@@ -228,36 +266,46 @@ class _Laboratory:
 
 def _found(ranks: int, eager: int, sizes: tuple[int, ...], seen: dict[str, _Seen]) -> Measurements:
     """What the numbers are, each less what belongs to others."""
-    small, several = seen["small"], seen["several"]
-    operation = _spread(several.of_kind["recv"])
-    send = _spread(several.of_kind["send"], operation.median)
-    cold = statistics.median(small.first) - operation.median - send.median  # the first one finds nothing in the caches
-    notice = _spread(small.notice)
-    plain = statistics.median(small.taken or small.woken)
+    fixed = _fixed(seen)
+    operation, send, notice = fixed.operation_s, fixed.send_s, fixed.notice_s
+    cold = _cold(seen["small"], fixed)
     messages, sums = ([seen[f"{what} {size}"] for size in sizes] for what in ("message", "sum"))
-    encode_s = {name: _spread(seen[f"wire {name}"].first, operation.median + send.median + cold) for name in _wires()}
-    decode_s = {name: _spread(seen[f"wire {name}"].of_kind["recv"], operation.median) for name in _wires()}
-    reduce_s = {name: _spread(seen[f"dtype {name}"].sums, operation.median) for name in DTYPES}
+    encode_s = {name: _spread(seen[f"wire {name}"].first, operation.value + send.value + cold) for name in _wires()}
+    decode_s = {name: _spread(seen[f"wire {name}"].of_kind["recv"], operation.value) for name in _wires()}
+    reduce_s = {name: _spread(seen[f"dtype {name}"].sums, operation.value) for name in DTYPES}
     return Measurements(
         processes=ranks,
         cores=cores(),
-        launch_s=_spread(small.launch, -max(cold, 0.0)),
-        operation_s=operation,
-        send_s=send,
-        notice_s=notice,
-        wake_s=_spread(small.woken, plain) if small.woken else Spread(0.0, 0.0, 0.0),
+        **fixed._asdict(),
         eager_bytes=eager,
         sizes_bytes=sizes,
         copy_s=tuple(
-            _spread([*message.of_kind["recv"], *a_sum.of_kind["copy"]], operation.median)
+            _spread([*message.of_kind["recv"], *a_sum.of_kind["copy"]], operation.value)
             for message, a_sum in zip(messages, sums, strict=True)
         ),
-        reduce_s=tuple(_spread(each.sums, operation.median) for each in sums),
-        transfer_s=tuple(_spread([*each.taken, *each.woken], notice.median) for each in messages),
+        reduce_s=tuple(_spread(each.sums, operation.value) for each in sums),
+        transfer_s=tuple(_spread([*each.taken, *each.woken], notice.value) for each in messages),
         encode_bytes_per_s={name: _rate(RATE_BYTES, each) for name, each in encode_s.items()},
         decode_bytes_per_s={name: _rate(RATE_BYTES, each) for name, each in decode_s.items()},
         reduce_bytes_per_s={name: _rate(RATE_BYTES, each) for name, each in reduce_s.items()},
     )
+
+
+def _fixed(seen: dict[str, _Seen], middle: Middle = np.median) -> "_Fixed":
+    """What does not depend on sizes."""
+    small, several = seen["small"], seen["several"]
+    operation = _spread(several.of_kind["recv"], middle=middle)
+    send = _spread(several.of_kind["send"], operation.value, middle=middle)
+    notice = _spread(small.notice, middle=middle)
+    plain = float(middle(small.taken or small.woken))
+    wake = _spread(small.woken, plain, middle=middle) if small.woken else Spread(0.0, 0.0, 0.0)
+    found = _Fixed(Spread(0.0, 0.0, 0.0), operation, send, notice, wake)
+    return found._replace(launch_s=_spread(small.launch, -max(_cold(small, found), 0.0), middle=middle))
+
+
+def _cold(small: _Seen, found: "_Fixed") -> float:
+    """What a first operation takes more, as it finds nothing in the caches."""
+    return statistics.median(small.first) - found.operation_s.value - found.send_s.value
 
 
 def _note(schedule: Schedule, together: Sequence[Run], seen: _Seen) -> None:
@@ -299,14 +347,14 @@ def _sends(schedule: Schedule, rank: int) -> Iterable[int]:
     return (int(op) for op in sends if schedule.threads["rank"][schedule.thread_of_op[op]] == rank)
 
 
-def _spread(seconds: Sequence[float], less: float = 0.0) -> Spread:
-    """Median and quartiles of times, less what belongs to something else."""
-    low, median, high = (max(0.0, float(each) - less) for each in np.percentile(seconds, (25, 50, 75)))
-    return Spread(median, low, high)
+def _spread(seconds: Sequence[float], less: float = 0.0, middle: Middle = np.median) -> Spread:
+    """Middle and quartiles of times, less what belongs to something else."""
+    value, low, high = (max(0.0, float(each) - less) for each in (middle(seconds), *np.percentile(seconds, (25, 75))))
+    return Spread(value, low, high)
 
 
 def _rate(nbytes: int, seconds: Spread) -> Spread:
-    slow, median, quick = (nbytes / max(each, 1e-9) for each in (seconds.high, seconds.median, seconds.low))
+    slow, median, quick = (nbytes / max(each, 1e-9) for each in (seconds.high, seconds.value, seconds.low))
     return Spread(median, slow, quick)
 
 

@@ -1,6 +1,6 @@
 """One clock for all processes: how far each is from the first one's, and a start at the same moment."""
 
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 40  # of a message there and back, of which the quickest tells most
 AHEAD_NS = 40_000  # by which the moment of a start is announced; a broadcast among few processes takes a few thousand
+AHEAD_ASLEEP_NS = 500_000  # for each process that must wake to hear of it
 
 
 class Clock:
@@ -25,11 +26,19 @@ class Clock:
     ----------
     comm : communicator
         All its processes make a clock together.
+    asleep : bool, optional
+        Whether a process that waits is to leave its core to others; as the launch says if it is not given.
+
+    Attributes
+    ----------
+    asleep : bool
+    offset_ns : int
+        What to add to this process's own clock.
     """
 
-    def __init__(self, comm: "MPI.Intracomm | Alone") -> None:
+    def __init__(self, comm: "MPI.Intracomm | Alone", asleep: bool | None = None) -> None:
         self._comm = comm
-        self._announces = not isinstance(comm, Alone) and not waits_asleep()
+        self.asleep = waits_asleep() if asleep is None else asleep
         self.offset_ns = 0 if isinstance(comm, Alone) or _one_machine(comm) else _offset(comm)
 
     def now(self) -> int:
@@ -39,16 +48,17 @@ class Clock:
     def start(self) -> None:
         """Return in all processes at about the same moment.
 
-        They agree on one and wait for it awake. Where there are more processes than cores, who waits awake keeps others
-        from running: there they start as they leave a barrier.
+        They agree on one and wait for it. Who waits awake is on time, and keeps others from running where processes are
+        more than cores: there they sleep until then.
         """
         self._comm.Barrier()
-        if not self._announces or isinstance(self._comm, Alone):
+        if isinstance(self._comm, Alone):
             return
-        moment = np.array([self.now() + AHEAD_NS])
+        moment = np.array([self.now() + (AHEAD_ASLEEP_NS * self._comm.size if self.asleep else AHEAD_NS)])
         self._comm.Bcast(moment)
-        while self.now() < moment[0]:
-            pass
+        while (left := int(moment[0]) - self.now()) > 0:
+            if self.asleep:
+                sleep(left / 1e9)
 
 
 def _one_machine(comm: "MPI.Intracomm") -> bool:

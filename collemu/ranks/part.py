@@ -127,7 +127,8 @@ class Part:
         self.memory.write_input(self.rank, self.input)
         execution = Execution(self.lowered, plane, self.rank, self.slots)
         in_switch = IN_SWITCH[self.lowered.schedule.ops["kind"]].any()
-        transport = open_transport(comm, execution.places, plane.memory if in_switch else None)
+        memory = plane.memory if in_switch else None
+        transport = open_transport(comm, execution.places, memory, asleep=clock.asleep)
         clock.start()
         begin = clock.now()
         watchdog.begin(execution.tell)

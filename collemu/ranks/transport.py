@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collemu.ranks.alone import Alone
-from collemu.ranks.launch import waits_asleep
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -58,12 +57,12 @@ class Transport(Protocol):
 class MpiTransport:
     """Isend, Irecv and Waitsome on a communicator; the channel is the tag."""
 
-    def __init__(self, comm: "MPI.Comm", places: int) -> None:
+    def __init__(self, comm: "MPI.Comm", places: int, asleep: bool) -> None:
         from mpi4py import MPI
 
         self._comm = comm
         self._bytes = MPI.BYTE
-        self._wait_some = self._look_asleep if waits_asleep() else MPI.Request.Waitsome
+        self._wait_some = self._look_asleep if asleep else MPI.Request.Waitsome
         self._test_some = MPI.Request.Testsome
         self._requests = [MPI.REQUEST_NULL] * places
         self._statuses = [MPI.Status() for _ in range(places)]
@@ -114,10 +113,10 @@ class WindowTransport(MpiTransport):
         If memory and window are two copies: then no rank may store anything while another writes.
     """
 
-    def __init__(self, comm: "MPI.Intracomm", places: int, memory: Bytes) -> None:
+    def __init__(self, comm: "MPI.Intracomm", places: int, asleep: bool, memory: Bytes) -> None:
         from mpi4py import MPI
 
-        super().__init__(comm, places)
+        super().__init__(comm, places, asleep)
         self._window = MPI.Win.Create(memory, 1, comm=comm)
         if self._window.model != MPI.WIN_UNIFIED:
             raise RuntimeError("this MPI's windows are copies of memory: it cannot carry out in-switch operations")
@@ -177,13 +176,15 @@ class NoTransport:
         """Nobody to wait for."""
 
 
-def open_transport(comm: "MPI.Intracomm | Alone", places: int, memory: Bytes | None = None) -> Transport:
-    """The transport of a communicator, for so many transfers at once.
+def open_transport(
+    comm: "MPI.Intracomm | Alone", places: int, memory: Bytes | None = None, *, asleep: bool = False
+) -> Transport:
+    """The transport of a communicator, for so many transfers at once; ``asleep`` where who waits is to leave its core.
 
     With ``memory``, which all ranks give or none does, others can read and write it until `Transport.close`.
     """
     if isinstance(comm, Alone):
         return NoTransport()
     if memory is not None:
-        return WindowTransport(comm, places, memory)
-    return MpiTransport(comm, places) if places else NoTransport()
+        return WindowTransport(comm, places, asleep, memory)
+    return MpiTransport(comm, places, asleep) if places else NoTransport()

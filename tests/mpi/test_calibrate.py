@@ -33,6 +33,7 @@ def test_a_machine_is_measured_and_its_file_serves_a_crosscheck(ranks, tmp_path)
     system = ce.load_system(path)
     assert system.name == "this_host"
     assert system.processes.sizes_bytes[-1] == 2**16
+    assert 2 <= system.processes.measured <= ranks
     assert set(system.conversions) <= set(wire_formats()) and system.conversions
     flags = ("--algorithm", "ring,two_shot", "-b", "4K", "-n", "3", "--system", str(path), "--against", "mpi")
     words = ["-m", "collemu", "crosscheck", "all_reduce", *flags, "--json", str(records)]

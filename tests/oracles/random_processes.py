@@ -52,6 +52,7 @@ def random_system(rng: Random, wire: str = "none") -> ce.System:
     sizes = [2**30] if alike else sorted(rng.sample(range(1, 20_000), rng.randint(1, 6)))
     processes = Processes(
         cores=rng.choice([1, 2, 2, 3, 64]),
+        measured=2,
         operation_s=seconds(),
         send_s=seconds(),
         notice_s=seconds(),
