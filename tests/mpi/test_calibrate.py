@@ -9,12 +9,9 @@ import pytest
 
 import collemu as ce
 from collemu.number_formats import wire_formats
-from collemu.ranks.launch import mpirun_here, run_under_mpi
+from collemu.ranks.launch import run_under_mpi
+from tests.mpi.launching import NEEDS_MPIRUN, refusal
 
-with_mpi = [
-    pytest.mark.mpi,
-    pytest.mark.skipif(mpirun_here() is None, reason="no mpirun: pip install 'collemu[mpich]'"),
-]
 QUICK = ("-n", "3", "-e", "64K")
 
 
@@ -22,7 +19,7 @@ def calibrate(ranks: int, *flags: str, timeout: float = 400.0):
     return run_under_mpi(ranks, ["-m", "collemu", "calibrate", "host", *flags], timeout)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=with_mpi) for ranks in (2, 3)])
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=NEEDS_MPIRUN) for ranks in (2, 3)])
 def test_a_machine_is_measured_and_its_file_serves_a_crosscheck(ranks, tmp_path) -> None:
     """Also with more processes than cores."""
     path, records = tmp_path / "this_host.toml", tmp_path / "rows.json"
@@ -60,24 +57,20 @@ def test_a_machine_is_measured_and_its_file_serves_a_crosscheck(ranks, tmp_path)
         (("-e", "1Q"), "is not a size"),
     ],
 )
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=with_mpi)])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=NEEDS_MPIRUN)])
 def test_what_cannot_be_is_refused_in_one_line(ranks, flags, expected) -> None:
-    refused(calibrate(ranks, *flags, timeout=60.0), expected)
+    assert expected in refusal(calibrate(ranks, *flags, timeout=60.0))
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=with_mpi)])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=NEEDS_MPIRUN)])
 def test_one_process_is_too_few(ranks) -> None:
-    refused(calibrate(ranks, timeout=60.0), "one process sends nothing, start two or more: mpirun -n 2 collemu")
+    assert "one process sends nothing, start two or more: mpirun -n 2 collemu" in refusal(
+        calibrate(ranks, timeout=60.0)
+    )
 
 
 def test_without_a_launcher_it_says_how_to_start(tmp_path) -> None:
     command = [sys.executable, "-m", "collemu", "calibrate", "host"]
     process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    refused(process, "real processes are needed: mpirun -n 2 collemu calibrate host")
+    assert "real processes are needed: mpirun -n 2 collemu calibrate host" in refusal(process)
     assert not list(tmp_path.iterdir())
-
-
-def refused(process, expected: str) -> None:
-    assert (process.returncode, process.stdout) == (2, ""), process.stderr
-    (line,) = process.stderr.splitlines()
-    assert line.startswith("collemu calibrate: ") and expected in line
