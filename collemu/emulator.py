@@ -1,9 +1,7 @@
 """Emulate a collective: its outputs to the last bit and its time to the femtosecond."""
 
-import platform
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from collemu.memory import build_memory, no_data, replicas_identical
 from collemu.model.bounds import Bounds, lower_bound
 from collemu.payload import Payload, payload_of
 from collemu.processes import simulate_processes
+from collemu.provenance import versions
 from collemu.published import find_recipe
 from collemu.quantisations import Quantisations, quantisations_of
 from collemu.recipe import Recipe, requantised
@@ -326,13 +325,9 @@ def header_of(
     schedule: Schedule, system: System, payload: Payload, protocol: str, fidelity: str, seed: int
 ) -> dict[str, Any]:
     """What a run depends on, and which of its constants are estimates."""
-    import collemu
 
     return {
-        "collemu": collemu.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": version("numba"),
+        **versions(),
         "system": system.name,
         "system_fingerprint": system.fingerprint,
         "fidelity": fidelity,

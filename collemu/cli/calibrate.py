@@ -46,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     from collemu.catalogue.host_file import host_text
+    from collemu.ranks.agreement import agree, agree_on_start
     from collemu.ranks.calibrate import calibrate
-    from collemu.ranks.crosscheck import agree, agree_on_start, load_kernels
+    from collemu.ranks.crosscheck import load_kernels
     from collemu.ranks.launch import library
 
     agree_on_start(comm, arguments.words)

@@ -91,8 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
     from collemu.cli import crosscheck_table as table
+    from collemu.ranks.agreement import agree, agree_on_start
     from collemu.ranks.clock import Clock
-    from collemu.ranks.crosscheck import agree, agree_on_start, crosscheck, load_kernels
+    from collemu.ranks.crosscheck import crosscheck, load_kernels
     from collemu.ranks.watchdog import Watchdog
 
     first = comm.rank == 0
@@ -163,7 +164,7 @@ def _is_plain(name: str) -> bool:
 
 def _named(point: options.Point, work: "Callable[[], Verdict | None]") -> "Verdict | None":
     """Do work on a point, and say which one it was if it cannot be done."""
-    from collemu.ranks.crosscheck import AgreedError
+    from collemu.ranks.agreement import AgreedError
 
     try:
         return work()

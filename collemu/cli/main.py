@@ -13,6 +13,7 @@ import collemu
 COMMANDS = {
     "demo": "the main job, end to end: real gradients, three algorithms, four wire formats, a picture and a trace",
     "perf": "nccl-tests' table of a collective on an emulated system, with what travels and how fast it could be",
+    "sweep": "many points from a file, on one process or many; goes on where it was interrupted",
     "crosscheck": "real MPI processes run the same schedule: same bytes, same messages, times side by side",
     "calibrate": "measure what processes of this machine spend, and write it down as a system",
     "verify": "prove that an algorithm's schedule does what its collective says, without deadlock or race",
@@ -29,7 +30,7 @@ COMMANDS = {
 }
 
 #: Commands that processes of mpirun run together; of others one process does all.
-SHARED = ("perf", "crosscheck", "calibrate")
+SHARED = ("perf", "sweep", "crosscheck", "calibrate")
 BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141

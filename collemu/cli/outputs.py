@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 STDOUT = "-"
 
@@ -27,8 +27,10 @@ def try_outputs(json: str | None, csv: str | None) -> None:
         try_output(flag, str(name))
 
 
-def write_whole(name: str, write: Callable[[TextIO], None]) -> None:
+def write_whole(name: str, write: Callable[[Any], None], *, binary: bool = False) -> None:
     """Write a file beside its place and move it there, so that a failure leaves the older one; ``-`` is stdout.
+
+    ``write`` gets a file of text, or of bytes.
 
     Raises
     ------
@@ -43,7 +45,7 @@ def write_whole(name: str, write: Callable[[TextIO], None]) -> None:
     in_place = path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK))
     written = path if in_place else path.with_name(f".collemu-{os.getpid()}.part")
     try:
-        with written.open("w", encoding="utf-8", newline="") as file:
+        with written.open("wb") if binary else written.open("w", encoding="utf-8", newline="") as file:
             write(file)
         if not in_place:
             if path.exists():

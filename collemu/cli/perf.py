@@ -1,26 +1,21 @@
 """``collemu perf``: nccl-tests' table of a collective on an emulated system, and what that table lacks."""
 
 import argparse
-import dataclasses
-import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO, TypedDict
+from typing import TYPE_CHECKING, Any, TextIO
 
 from collemu.cli import options
-from collemu.cli.fits import Fit, beyond, count_not_finite
+from collemu.cli.fits import Fit, count_not_finite
+from collemu.cli.measure import Outcome, add_measure_flags, measure
 from collemu.cli.options import AUTO, Point
 from collemu.cli.outputs import STDOUT, try_outputs, write_whole
-from collemu.cli.points import count_of, dealt, load, refuse_oversized, settled
+from collemu.cli.points import refuse_oversized
 from collemu.cli.progress import Progress
 from collemu.cli.words import seconds
-from collemu.collectives import ROOTED
 from collemu.interop import nccl_tests
 
 if TYPE_CHECKING:
-    from collemu.catalogue import System
-    from collemu.emulator import Result
     from collemu.ranks.part import Communicator
     from collemu.ranks.watchdog import Watchdog
     from collemu.recipe import Recipe
@@ -51,20 +46,10 @@ def add_parser(subparsers: Any) -> None:
     )
     options.add_collective_flags(parser)
     parser.add_argument(
-        "-c", "--check", default="1", metavar="N", help="0: no check of the outputs; 2: check full size too (default 1)"
-    )
-    parser.add_argument(
-        "--like", default="all", metavar="L", help="whose algorithms auto has: nccl, rccl, custom (default all)"
-    )
-    parser.add_argument(
         "--timeout", metavar="S", help="under mpirun: end all where a process does no point in S seconds, and name it"
     )
     output = parser.add_argument_group("data and output")
-    output.add_argument(
-        "--data",
-        metavar="FILE[:NAME]",
-        help=".npy, .npz or .safetensors: your tensors instead of sizes; adds the wire format's error to the table",
-    )
+    add_measure_flags(parser, output)
     output.add_argument(
         "--json", metavar="FILE", help="also write nccl-tests' JSON with the added columns; - for stdout"
     )
@@ -73,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 1 if an element came out wrong."""
-    from collemu.ranks.crosscheck import agree, agree_on_start
+    from collemu.ranks.agreement import agree, agree_on_start
     from collemu.ranks.launch import abort, fault_text
     from collemu.ranks.watchdog import Watchdog
 
@@ -155,9 +140,10 @@ def _processes() -> "Communicator":
 
 def _outcomes(
     points: Sequence[Point], check: int, tensor: "Tensor | None", comm: "Communicator", watchdog: "Watchdog"
-) -> Iterator["Outcome"]:
+) -> Iterator[Outcome]:
     """Outcomes in order as they come; under mpirun the processes share the points, and the first has all at the end."""
-    from collemu.ranks.crosscheck import agree, load_kernels
+    from collemu.ranks.agreement import agree
+    from collemu.ranks.crosscheck import load_kernels
 
     if comm.size == 1:
         with Progress(len(points)) as progress:
@@ -187,140 +173,6 @@ def _outcomes(
 def _raise(fault: ValueError | None) -> None:
     if fault:
         raise fault
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a point: its row, what it depends on, and what a reader must know."""
-
-    row: nccl_tests.Row
-    header: dict[str, Any]
-    notes: tuple[str, ...]
-
-
-class _Numbers(TypedDict):
-    dtype: str
-    op: str
-    recipe: "Recipe"
-    protocol: str
-
-
-def measure(point: Point, check: int, tensor: "Tensor | None" = None) -> Outcome:
-    """Run a point; what it cannot be run for names it."""
-    from collemu.program import ProgramError
-
-    try:
-        return _measure(point, check, tensor)
-    except ProgramError:
-        raise  # which names the line
-    except ValueError as error:
-        raise ValueError(f"{point}: {error}") from error
-
-
-def _measure(point: Point, check: int, tensor: "Tensor | None") -> Outcome:
-    """Run a point.
-
-    Parameters
-    ----------
-    point : Point
-    check : int
-        0: none; 1: at most at an affordable size; 2: at full size.
-    tensor : Tensor or None
-        To use instead of a size.
-    """
-    from collemu import emulate
-    from collemu.check import check as check_outputs
-
-    system = load(point.system)
-    notes: list[str] = []
-    data = None
-    if tensor is not None:
-        data, count, how = dealt(point, tensor)
-        point = dataclasses.replace(point, count=count)
-        notes.append(f"data {tensor.origin}: {how}")
-        notes += filter(None, [beyond(tensor, point.dtype)])
-    point = settled(point, system)
-    schedule = point.schedule()
-    count = count_of(point, schedule)
-    if schedule.protocol not in ("auto", *system.protocols):
-        notes.append(
-            f"{schedule.algorithm} was written for protocol {schedule.protocol}, which {system.name} has not: "
-            f"it runs with {point.protocol}"
-        )
-    numbers: _Numbers = {"dtype": point.dtype, "op": point.op, "recipe": point.recipe, "protocol": point.protocol}
-    outcome = None
-    if check:
-        outcome = check_outputs(schedule, system, count=count, full=check > 1, fidelity=point.fidelity, **numbers)
-    if outcome and not outcome.exact:
-        notes.append(f"#wrong of {point.op} over {point.label} allows the roundings of its formats")
-    if outcome and outcome.count != count:
-        notes.append(
-            "#wrong of large sizes is counted at a smaller count with the same remainder; -c 2 checks all of it"
-        )
-    if outcome and outcome.count == count and data is None:
-        result = outcome.result
-    else:
-        result = emulate(schedule, system, count=count, data=data, fidelity=point.fidelity, timeline=False, **numbers)
-    if result.memory_utilisation > 1:
-        notes.append(
-            f"chips of {system.name} would need more than their memory's rate in some rows: those times are too short"
-        )
-    row = _row(point, system, result, outcome.wrong if outcome else None)
-    if data is not None:
-        row = dataclasses.replace(row, **_errors(point, data, result))
-    return Outcome(row, result.header, tuple(notes))
-
-
-def _row(point: Point, system: "System", result: "Result", wrong: int | None) -> nccl_tests.Row:
-    from collemu.dtypes import find_dtype
-    from collemu.model.bandwidth import algbw, busbw, size_bytes
-
-    item_bytes = find_dtype(point.dtype).item_bytes
-    size = size_bytes(point.collective, point.ranks, point.count, item_bytes)
-    if (schedule := result.lowered.schedule).counts is not None:
-        size = count_of(point, schedule) * item_bytes
-    return nccl_tests.Row(
-        size=size,
-        count=point.count,
-        type=point.dtype,
-        redop=point.op if point.reduces else "none",
-        root=point.root if point.collective in ROOTED else -1,
-        time_us=result.time_s * 1e6,
-        algbw_gbps=algbw(size, result.time_s) / 1e9,
-        busbw_gbps=busbw(point.collective, point.ranks, size, result.time_s) / 1e9,
-        nwrong=wrong,
-        system=system.name,
-        collective=point.collective,
-        algorithm=point.algorithm,
-        ranks=point.ranks,
-        protocol=result.header["protocol"],
-        fidelity=result.header["fidelity"],
-        wire=point.wire,
-        recipe=point.recipe.name,
-        accumulate=point.recipe.accumulate,
-        scale_mode=point.recipe.scale_mode or "",
-        requantise=point.recipe.requantise,
-        wire_bytes=result.wire_bytes,
-        bound_us=result.bounds.total_s * 1e6,
-        bound=result.bounds.name,
-        efficiency=result.bounds.total_s / result.time_s if result.time_s else 1.0,
-        max_link_utilisation=result.links.max_utilisation,
-    )
-
-
-def _errors(point: Point, data: Any, result: "Result") -> dict[str, Any]:
-    """How far the outputs are from what exact arithmetic gives; None for a difference that is no number."""
-    from collemu.reference import difference
-
-    assert result.outputs is not None
-    relative, largest = difference(point.collective, data, result.outputs, point.op, point.root)
-    return {
-        "relative_error": relative if math.isfinite(relative) else None,
-        "max_abs_error": largest if math.isfinite(largest) else None,
-        "identical": result.replicas_identical,
-        "quantisations": result.quantisations.most,
-        "saturated": result.saturated,
-    }
 
 
 class _Report:

@@ -21,10 +21,13 @@ class Progress:
     total : int
     what : str
         Of what, in plural.
+    done : int
+        How many of them were done before.
     """
 
-    def __init__(self, total: int, what: str = "points") -> None:
+    def __init__(self, total: int, what: str = "points", done: int = 0) -> None:
         self._total, self._what = total, what
+        self._before = self._done = done
         self._begun = 0
         self._start = time.monotonic()
         self._text: str | None = None
@@ -45,9 +48,15 @@ class Progress:
         self.clear()
 
     def step(self, text: str = "") -> None:
-        """Say that another one is about to run."""
+        """Say that another one is about to run, and the one before it is done."""
+        self._done = self._before + self._begun
         self._begun += 1
         self.say(text)
+
+    def count(self) -> None:
+        """Say that one is done, where several run at once."""
+        self._begun += 1
+        self._done += 1
 
     def say(self, text: str) -> None:
         """Say what runs now."""
@@ -68,10 +77,15 @@ class Progress:
             seconds = time.monotonic() - self._start
             with self._lock:
                 if self._text is not None and seconds > PATIENCE_S:
-                    done = max(0, self._begun - 1)
-                    line = f"{done} of {self._total} {self._what}, {seconds:.0f} s, {self._text}"
+                    times = f"{seconds:.0f} s{self._left(seconds)}"
+                    line = f"{self._done} of {self._total} {self._what}, {times}, {self._text}"
                     print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
                     self._width = len(line)
+
+    def _left(self, seconds: float) -> str:
+        """How long the rest will take if it goes on like this."""
+        done = self._done - self._before
+        return f", about {seconds * (self._total - self._done) / done:.0f} s left" if 0 < done < self._total else ""
 
 
 def kernels_are_cold() -> bool:

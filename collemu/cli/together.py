@@ -33,7 +33,7 @@ def run_together(
     int
         The exit code; 2 for bad input that all processes know of. What goes wrong in one of them ends all.
     """
-    from collemu.ranks.crosscheck import AgreedError
+    from collemu.ranks.agreement import AgreedError
     from collemu.ranks.launch import abort, fault_text, launched_rank
 
     def refuse(error: Exception, rank: int) -> int:

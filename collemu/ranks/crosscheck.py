@@ -2,19 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from collemu_kernels._jit import source_fingerprint
 from numpy.typing import NDArray
 
-from collemu import __file__ as collemu_file
-from collemu import __version__, load_system
+from collemu import load_system
 from collemu.collectives import REDUCTIONS, UNEVEN
 from collemu.emulator import Result, emulate
 from collemu.processes import SINGLE_CORE
+from collemu.ranks.agreement import agree
 from collemu.ranks.alone import Alone
 from collemu.ranks.clock import Clock
 from collemu.ranks.contributions import INTEGERS, VALUES
@@ -29,12 +26,6 @@ from collemu.ranks.transport import Bytes
 from collemu.ranks.watchdog import Watchdog
 from collemu.recipe import Recipe
 from collemu.schedule import Schedule, build_schedule
-
-Done = TypeVar("Done")
-
-
-class AgreedError(ValueError):
-    """Bad input that every process has found or been told of, so that all can leave in peace."""
 
 
 @dataclass(frozen=True)
@@ -132,50 +123,6 @@ def crosscheck(
         for fill in _fills(trial)
     ]
     return _merged([verdict for verdict in verdicts if verdict is not None])
-
-
-def agree(comm: Communicator, work: Callable[[], Done]) -> Done:
-    """Do local work that may find bad input; if it does in any process, all raise it.
-
-    Raises
-    ------
-    AgreedError
-        The first fault, by rank.
-    """
-    done: list[Done] = []
-    fault = None
-    try:
-        done.append(work())
-    except (ValueError, OSError) as error:
-        fault = str(error) or type(error).__name__
-    for each in comm.allgather(fault):
-        if each is not None:
-            raise AgreedError(each)
-    return done[0]
-
-
-def agree_on_start(comm: Communicator, words: Sequence[str]) -> None:
-    """Check that every process was started with the same words and runs the same sources.
-
-    Raises
-    ------
-    AgreedError
-        With what the first process has, and the first that has something else.
-    """
-    everybody = comm.allgather((" ".join(words), f"collemu {__version__}", f"sources {_fingerprint()}"))
-    for rank, each in enumerate(everybody):
-        for mine, theirs in zip(everybody[0], each, strict=True):
-            if mine != theirs:
-                raise AgreedError(f"all ranks must run the same: rank 0 has '{mine}', rank {rank} has '{theirs}'")
-
-
-def _fingerprint() -> str:
-    """Of the package's sources and the catalogue, and of the kernels."""
-    package = Path(collemu_file).parent
-    digest = sha256(source_fingerprint().encode())
-    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".toml")):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def load_kernels(comm: Communicator) -> None:

@@ -9,8 +9,9 @@ from collemu.arguments import instance_of
 from collemu.catalogue import System, load_system
 from collemu.check import check
 from collemu.emulator import chosen_recipe
+from collemu.ranks.agreement import AgreedError, agree
 from collemu.ranks.alone import Alone
-from collemu.ranks.crosscheck import AgreedError, Verdict, agree, crosscheck, load_kernels
+from collemu.ranks.crosscheck import Verdict, crosscheck, load_kernels
 from collemu.ranks.part import Communicator, Trial
 from collemu.recipe import Recipe
 from collemu.rows import settled_count

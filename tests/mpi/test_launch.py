@@ -11,9 +11,9 @@ import pytest
 from collemu.cli.main import main
 from collemu.dtypes import DTYPES
 from collemu.ranks import launch
+from collemu.ranks.agreement import AgreedError, agree
 from collemu.ranks.alone import Alone
 from collemu.ranks.contributions import INTEGERS, contribution
-from collemu.ranks.crosscheck import AgreedError, agree
 from collemu.ranks.differences import first_differing_byte
 from tests.mpi.launching import COLLEMU, MPIRUN, OPEN_MPI, SKIP_WITHOUT_MPIRUN, refusal, run
 
