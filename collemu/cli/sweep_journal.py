@@ -48,12 +48,16 @@ class Journal:
         self.finished: dict[int, Finished] = {}
         try:
             self._file: IO[bytes] = path.open("a+b")
+        except OSError as error:
+            raise ValueError(f"cannot write {path}: {reason(error)}") from None
+        try:
             _lock(self._file, path)
             if restart:
                 self._file.truncate(0)
-            self._read(json.loads(json.dumps(head)))
-        except OSError as error:
-            raise ValueError(f"cannot write {path}: {reason(error)}") from None
+            self._read(head)
+        except BaseException:
+            self._file.close()
+            raise
 
     def close(self) -> None:
         """Write no more: others may."""
@@ -81,8 +85,10 @@ class Journal:
         self._file.seek(0)
         whole = 0
         for line in self._file:
+            if not line.endswith(b"\n"):
+                break
             try:
-                entry: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+                entry: dict[str, Any] = json.loads(line)
                 if whole == 0:
                     self._refuse_other(entry, head)
                 else:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collemu.ranks.part import Communicator
 
 LOOK_S = 0.002  # between looks at what has come, while none has: waiting inside MPI would keep a core busy
-MOST_AT_ONCE = 8  # pieces of work that a process takes: neighbours share what is loaded and built for them
+MOST_AT_ONCE = 32  # pieces of work that a process takes: neighbours share what is loaded and built for them
 
 Work = Callable[[int], Any]
 Keep = Callable[[int, Any], None]

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from collemu.cli import perf
+from collemu.cli import perf, sweep
 from collemu.cli.main import console
 from collemu.ranks.launch import launched_rank
 from collemu.ranks.transport import MpiTransport
@@ -29,5 +29,5 @@ def stalling(work, after):
 
 
 MpiTransport.wait = stalling(MpiTransport.wait, 0)
-perf.measure = stalling(perf.measure, 1)  # so that the others have seen what it is at
+perf.measure = sweep.measure = stalling(perf.measure, 1)  # so that the others have seen what it is at
 console()
