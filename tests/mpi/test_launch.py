@@ -106,17 +106,18 @@ def test_settings_are_told():
 
 @pytest.mark.mpi
 @SKIP_WITHOUT_MPIRUN
-@pytest.mark.parametrize("command", ["perf", "crosscheck"])
+@pytest.mark.parametrize("command", ["perf", "crosscheck", "sweep"])
 @pytest.mark.parametrize("environment", [HYDRA, SRUN, SRUN_PMI2], ids=["mpirun", "srun", "srun with PMI"])
 def test_processes_that_are_not_joined_are_refused(environment, command):
     """Each would do everything, or wait for others that it will never meet."""
-    line = refusal(run(*COLLEMU, command, *POINT, **as_first(environment)))
+    words = ("plan.toml",) if command == "sweep" else POINT
+    line = refusal(run(*COLLEMU, command, *words, **as_first(environment)))
     launcher = "mpirun" if environment is HYDRA else "srun"
     assert line.startswith(f"collemu {command}: {launcher} started 4 processes, but each sees 1")
     assert re.search(START, line)
     if launcher == "srun":
         assert f"srun --mpi={'pmix' if OPEN_MPI else 'pmi2'}" in line
-    others = run(*COLLEMU, command, *POINT, **environment)
+    others = run(*COLLEMU, command, *words, **environment)
     assert (others.returncode, others.stdout, others.stderr) == (2, "", "")
 
 
