@@ -1,4 +1,4 @@
-"""``mpirun -n N collemu calibrate host``: measure the machine one stands on, and write it down as a system."""
+"""``collemu calibrate``: constants from measurements, of the machine one stands on, or of a table of measured cases."""
 
 import argparse
 import platform
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 START = "mpirun -n 2 collemu calibrate host"
 
 DESCRIPTION = """\
-Measure what MPI processes of this machine spend when they stand for chips: on
-operations, copies, sums, conversions to wire formats and messages of all sizes;
-and write a system file, which --system takes. There crosscheck tells how far the
-emulated time is from the measured one. Let nothing else run meanwhile."""
+host: measure what MPI processes of this machine spend when they stand for
+chips: on operations, copies, sums, conversions to wire formats and messages of
+all sizes; and write a system file, which --system takes. There crosscheck tells
+how far the emulated time is from the measured one. Let nothing else run meanwhile.
+
+--from: fit the constants of closed forms to a table of measured cases, and write
+them down with their uncertainties, for collemu validate --constants."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,18 +32,34 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "calibrate",
         description=DESCRIPTION,
-        epilog=f"example: {START} -o host.toml; mpirun -n 2 collemu crosscheck all_reduce --system host.toml",
+        epilog=f"""examples:
+  {START} -o host.toml; mpirun -n 2 collemu crosscheck all_reduce --system host.toml
+  collemu calibrate --from measured.csv --where health=healthy -o constants.toml""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("what", choices=["host"], help="this machine")
-    add("-o", "--output", default="host.toml", metavar="FILE", help="the system file (default host.toml)")
+    add("what", nargs="?", choices=["host"], help="this machine")
+    add("-o", "--output", metavar="FILE", help="the file (default host.toml; with --from constants.toml)")
     add("-e", "--maxbytes", default="32M", metavar="SIZE", help="largest message (default 32M)")
     add("-n", "--iters", default="15", metavar="N", help="runs of each measurement (default 15)")
+    add(
+        "--from",
+        dest="table",
+        nargs="+",
+        metavar="CSV",
+        help="tables of measured cases, as collemu validate reads them",
+    )
+    add("--system", metavar="S", help="with --from: only what the system has a part in, such as h100_hgx")
+    add("--where", action="append", default=[], metavar="COL=VAL", help="with --from: only these rows; repeatable")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and write the file."""
+    """Measure or fit, and write the file."""
+    if (arguments.what is None) == (arguments.table is None):
+        raise ValueError("give host, to measure this machine, or --from CSV, to fit a table")
+    if arguments.table is not None:
+        return _fit(arguments)
+    arguments.output = arguments.output or "host.toml"
     return run_together(arguments, lambda comm: _run(comm, arguments), start=START)
 
 
@@ -65,6 +84,51 @@ def _run(comm: "Communicator", arguments: argparse.Namespace) -> int:
         write_whole(arguments.output, lambda file: print(text, end="", file=file))
         print(_summary(found, arguments.output))
     comm.Barrier()
+    return 0
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    """Fit constants, print each with what it rests on, and write them."""
+    import numpy as np
+
+    from collemu.fidelity.constants import constants_text, remarks
+    from collemu.fidelity.fit import Estimate, fit
+    from collemu.fidelity.measured import joined, read_csv
+    from collemu.fidelity.predict import assigned
+    from collemu.ranks.launch import launched_rank
+
+    if launched_rank() != 0:
+        return 0
+    output = arguments.output or "constants.toml"
+    if not output.endswith(".toml"):
+        raise ValueError(f"-o {output} must end in .toml")
+    try_output("-o", output)
+    rows = joined([read_csv(each, arguments.where)[0] for each in arguments.table])
+    of_system = [
+        (form, group, mask)
+        for form, group, mask in assigned(rows)
+        if arguments.system is None or arguments.system in rows.system[mask]
+    ]
+    if not of_system:
+        names = ", ".join(sorted(set(rows.system.tolist())))
+        raise ValueError(f"--system {arguments.system}: no model has rows of it; there are {names}")
+    found: dict[tuple[str, str], list[Estimate]] = {}
+    cases: dict[tuple[str, str], list[str]] = {}
+    with Progress(len(of_system), "fits") as progress:
+        for form, group, mask in of_system:
+            progress.step(f"{form.name} {group}")
+            found[form.name, group] = fit(form, group, rows.where(mask))
+            cases[form.name, group] = sorted(set(rows.case[mask].tolist()))
+    for (form_name, group), estimates in found.items():
+        print(f"# {form_name} {group}: {len(cases[form_name, group])} cases")
+        for each in estimates:
+            name = f"{each.constant.name} {each.system}".strip()
+            sure = f"{100 * each.uncertainty:.1f} %" if np.isfinite(each.uncertainty) else "unknown"
+            rests = f"{each.rows} rows of {len(each.cases)} cases"
+            notes = "".join(f"; {note}" for note in remarks(each))
+            print(f"{name:<28} {each.value:>10.4g} {each.constant.unit:<5} +- {sure:<8} {rests}{notes}")
+    write_whole(output, lambda file: print(constants_text(found, cases), file=file))
+    print(f"# written: {output}")
     return 0
 
 

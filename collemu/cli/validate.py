@@ -1,0 +1,187 @@
+"""``collemu validate``: how far predicted times are from tables that others measured."""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collemu.cli.options import DEFAULT_SYSTEM, collectives, whole
+from collemu.cli.outputs import STDOUT, try_output, write_whole
+from collemu.cli.table import lines_of
+
+if TYPE_CHECKING:
+    from collemu.fidelity.measured import Measured
+    from collemu.fidelity.predict import Predictions
+    from collemu.fidelity.score import Score
+
+DESCRIPTION = """\
+Predict the times of measured collectives and say how far off they are: by case,
+and by group, with the median, the 90th percentile and the worst relative error
+of time, the bias (above 0: predicted too slow), and medians by band of sizes.
+Reads a CSV (case_id, system_id, network_id, nodes, ranks, collective,
+size_bytes, time_us, ...), or with --system what nccl-tests printed or wrote
+with -J."""
+
+EPILOG = """\
+examples:
+  collemu validate measured.csv --where health=healthy --where network_id=none
+  collemu validate measured.csv --cross-validate --json errors.json
+  collemu validate all_reduce.log --system h100_hgx --ranks 8"""
+
+ENGINES = ("model", "emulate")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command and its flags."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "validate", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a CSV of measured cases, or the text or JSON of nccl-tests")
+    add("--where", action="append", default=[], metavar="COL=VAL", help="only rows of the CSV with this; repeatable")
+    add(
+        "--engine",
+        default="model",
+        metavar="E",
+        help="model: closed forms; emulate: collemu's emulator (default model)",
+    )
+    add(
+        "--constants",
+        metavar="FILE",
+        help="constants of your own, of collemu calibrate --from (default: those shipped)",
+    )
+    add("--cross-validate", action="store_true", help="fit again without the cases that are predicted")
+    add("--diagnose", action="store_true", help="say which constant would have to change by how much to explain a case")
+    add("--brief", action="store_true", help="groups only, no cases")
+    add("--json", metavar="FILE", help="also write every row and score; - for stdout")
+    add("--plot", metavar="DIR", help="draw measured against predicted times, a picture a group")
+    own = parser.add_argument_group("for what nccl-tests printed")
+    own.add_argument(
+        "--system", metavar="S", help=f"where it ran, such as h100_hgx (perf's default is {DEFAULT_SYSTEM})"
+    )
+    own.add_argument("--network", default="none", metavar="N", help="that joined the nodes (default none)")
+    own.add_argument("--nodes", default="1", metavar="N", help="default 1")
+    own.add_argument("--ranks", metavar="N", help="how many ranks there were")
+    own.add_argument("--collective", metavar="C", help="where the file does not say")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table."""
+    from collemu.fidelity.constants import SHIPPED, load_constants
+    from collemu.fidelity.diagnose import diagnoses
+    from collemu.fidelity.emulated import emulated
+    from collemu.fidelity.predict import predict
+
+    if arguments.engine not in ENGINES:
+        raise ValueError(f"no engine {arguments.engine!r}; choose {', '.join(ENGINES)}")
+    if arguments.json not in (None, STDOUT):
+        try_output("--json", arguments.json)
+    rows, skipped = _read(arguments)
+    constants = load_constants(arguments.constants or SHIPPED)
+    if arguments.engine == "emulate":
+        found = emulated(rows)
+    else:
+        found = predict(rows, constants, cross_validate=arguments.cross_validate)
+    counts: dict[tuple[str, str], int] = {}
+    for place, reason in found.reasons.items():
+        counts[rows.case[place], reason] = counts.get((rows.case[place], reason), 0) + 1
+    skipped += [(*key, count) for key, count in counts.items()]
+    scores = _scores(rows, found)
+    if arguments.json != STDOUT:
+        print("\n".join(_report(rows, found, scores, skipped, brief=arguments.brief)))
+        if arguments.diagnose:
+            print("\n".join(str(each) for each in diagnoses(rows, constants)))
+    if arguments.json:
+        write_whole(arguments.json, lambda file: json.dump(_record(rows, found, scores, skipped), file, indent=1))
+    if arguments.plot:
+        from collemu.fidelity.plot import draw
+
+        draw(rows, found, Path(arguments.plot))
+    return 0
+
+
+def _read(arguments: argparse.Namespace) -> "tuple[Measured, list[tuple[str, str, int]]]":
+    from collemu.fidelity.measured import read_csv, read_nccl_tests
+
+    if arguments.file.endswith(".csv"):
+        return read_csv(arguments.file, arguments.where)
+    if arguments.where:
+        raise ValueError("--where chooses rows of a CSV; this file is none (its name does not end in .csv)")
+    if arguments.system is None or arguments.ranks is None:
+        raise ValueError(f"{arguments.file} does not say where it ran: give --system and --ranks, or a .csv")
+    if arguments.collective is not None and arguments.collective not in collectives():
+        raise ValueError(f"no collective {arguments.collective!r}; choose {', '.join(collectives())}")
+    where = (arguments.system, arguments.network, whole(arguments.nodes, "--nodes", least=1))
+    return read_nccl_tests(arguments.file, *where, whole(arguments.ranks, "--ranks", least=1), arguments.collective), []
+
+
+def _scores(rows: "Measured", found: "Predictions") -> "tuple[list[Score], list[Score]]":
+    """Of cases, and of groups; then of all."""
+    import numpy as np
+
+    from collemu.fidelity.score import score
+
+    error = found.time_us / rows.time_us - 1
+    told = ~np.isnan(found.time_us)
+
+    def of(name: str, mask: Any) -> "Score":
+        return score(name, rows.case[mask].tolist(), rows.size[mask], error[mask])
+
+    cases = [of(case, told & (rows.case == case)) for case in dict.fromkeys(rows.case[told].tolist())]
+    groups = [of(each, found.family == each) for each in sorted(set(found.family[told].tolist()))]
+    if len(groups) > 1:
+        groups.append(of("all", told))
+    return cases, groups
+
+
+HEADING = ("rows", "cases", "median", "90th", "worst", "bias")
+
+
+def _report(
+    rows: "Measured",
+    found: "Predictions",
+    scores: "tuple[list[Score], list[Score]]",
+    skipped: Sequence[tuple[str, str, int]],
+    *,
+    brief: bool,
+) -> list[str]:
+    from collemu.fidelity.score import BANDS
+
+    lines = ["# relative error of time in percent; bias above 0: predicted too slow; bands: median by size"]
+    heading = (*HEADING, *(name for name, _ in BANDS))
+    for title, each in (("case", [] if brief else scores[0]), ("group", scores[1])):
+        if each:
+            lines += [*lines_of((title, *heading), list(map(_cells, each)), "<" + ">" * len(heading)), ""]
+    for case, reason, count in skipped:
+        lines.append(f"# skipped: {case}: {reason} ({count} rows)")
+    lines.append(f"# {len(rows)} rows, {sum(count for *_, count in skipped)} skipped")
+    return lines
+
+
+def _cells(each: "Score") -> tuple[str, ...]:
+    percent = [f"{100 * value:.1f}" for value in (each.median, each.p90, each.worst)]
+    bands = ["-" if value is None else f"{100 * value:.1f}" for value in each.bands]
+    return (each.name, str(each.rows), str(each.cases), *percent, f"{100 * each.bias:+.1f}", *bands)
+
+
+def _record(
+    rows: "Measured",
+    found: "Predictions",
+    scores: "tuple[list[Score], list[Score]]",
+    skipped: Sequence[tuple[str, str, int]],
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    names = ("case", "system", "network", "collective", "ranks", "size", "time_us")
+    columns = {name: getattr(rows, name).tolist() for name in names}
+    columns["predicted_us"] = [None if math.isnan(value) else value for value in found.time_us.tolist()]
+    columns["group"] = found.family.tolist()
+    return {
+        "schema": 1,
+        "rows": [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)],
+        "cases": [asdict(each) for each in scores[0]],
+        "groups": [asdict(each) for each in scores[1]],
+        "skipped": [{"case": case, "reason": reason, "rows": count} for case, reason, count in skipped],
+    }

@@ -1,0 +1,1 @@
+"""How far the times of models are from tables that others measured."""

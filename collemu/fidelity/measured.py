@@ -1,0 +1,285 @@
+"""Tables of measured collectives: rows of a CSV, or what nccl-tests prints."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "float": "float32", "half": "float16"}
+COLLECTIVES = {"permute": "sendrecv", "allreduce": "all_reduce", "allgather": "all_gather"}
+NEEDED = ("case_id", "system_id", "network_id", "nodes", "ranks", "collective", "size_bytes", "time_us")
+MOE_NEEDED = (
+    "case_id",
+    "gpu",
+    "ep_ranks",
+    "kernel",
+    "dtype",
+    "phase",
+    "tokens_per_rank",
+    "hidden",
+    "topk",
+    "experts",
+    "time_us",
+)
+MOE_SYSTEMS = {"gb200": "gb200_nvl72", "gb300": "gb300_nvl72"}
+NO_NETWORK = "none"
+
+# Who chose the algorithm, from words of the free texts of algorithm and version.
+LIBRARY, CUSTOM = "library", "custom"
+CUSTOM_WORDS = ("one-shot", "one_shot", "two-shot", "two_shot", "custom", "symm", "zero-copy", "multimem")
+CUSTOM_VERSIONS = ("mscclpp", "msccl++", "trtllm", "vllm")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measured cases, an array of an entry each.
+
+    Attributes
+    ----------
+    case, system, network, collective, dtype : str arrays
+        ``network`` is none where there is a single domain.
+    nodes, ranks, size : float arrays
+        ``size`` in bytes, as nccl-tests counts it for the collective.
+    time_us : float array
+    algorithm : str array
+        Free text, in lower case.
+    nvls : str array
+        on, off or auto.
+    version : float array
+        Of NCCL: 2.27 is 227; NaN where nobody says.
+    library : str array
+        The version's text: nccl's number, or another library's name.
+    tokens, hidden, top_k, experts : float arrays
+        Of a mixture of experts, whose ``collective`` is a phase and ``algorithm`` a kernel; NaN elsewhere. ``size`` is
+        then what a rank's tokens are in memory, in bytes of bfloat16.
+    """
+
+    case: NDArray[Any]
+    system: NDArray[Any]
+    network: NDArray[Any]
+    collective: NDArray[Any]
+    dtype: NDArray[Any]
+    nodes: NDArray[np.float64]
+    ranks: NDArray[np.float64]
+    size: NDArray[np.float64]
+    time_us: NDArray[np.float64]
+    algorithm: NDArray[Any]
+    nvls: NDArray[Any]
+    version: NDArray[np.float64]
+    library: NDArray[Any]
+    tokens: NDArray[np.float64]
+    hidden: NDArray[np.float64]
+    top_k: NDArray[np.float64]
+    experts: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.case)
+
+    def where(self, mask: NDArray[Any]) -> "Measured":
+        """Those of a mask, or of indices."""
+        return Measured(**{field.name: getattr(self, field.name)[mask] for field in fields(self)})
+
+    @property
+    def custom(self) -> NDArray[np.bool_]:
+        """Whether a kernel of another library than NCCL did it, or may have."""
+        words = [any(word in text for word in CUSTOM_WORDS) for text in self.algorithm]
+        other = [text.startswith(CUSTOM_VERSIONS) for text in self.library]
+        return np.array(words, bool) | np.array(other, bool)
+
+
+def joined(tables: Sequence[Measured]) -> Measured:
+    """Several as one."""
+    return Measured(
+        **{field.name: np.concatenate([getattr(each, field.name) for each in tables]) for field in fields(Measured)}
+    )
+
+
+def read_csv(path: str, conditions: Iterable[str] = ()) -> tuple[Measured, list[tuple[str, str, int]]]:
+    """Read a table, of collectives or of mixtures of experts, and which of its rows cannot be used.
+
+    Parameters
+    ----------
+    path : str
+    conditions : iterable of str
+        ``COLUMN=VALUE``: only rows that meet all of them.
+
+    Returns
+    -------
+    Measured
+    list of (case, reason, rows)
+        What is skipped.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, or a value is no number; the text names file, line and column.
+    """
+    rows = _rows(path)
+    wanted = [_condition(text, rows[0], path) for text in conditions]
+    chosen = [row for row in rows if all(each(row) for each in wanted)]
+    if not chosen:
+        raise ValueError(f"{path}: no row meets {', '.join(conditions)}")
+    skipped: dict[tuple[str, str], int] = {}
+    kept: list[Mapping[str, str]] = []
+    for given in chosen:
+        row = _as_collective(given) if "tokens_per_rank" in given else given
+        reason = None if row["system_id"] else "it names no system that is known"
+        reason = reason if row["time_us"] else "it has no time"
+        reason = reason if row["size_bytes"] else "it says not how many tokens, or of which size"
+        if reason is None:
+            kept.append(row)
+        else:
+            skipped[row["case_id"], reason] = skipped.get((row["case_id"], reason), 0) + 1
+    return _measured(kept, path), [(*key, count) for key, count in skipped.items()]
+
+
+def _as_collective(row: Mapping[str, str]) -> Mapping[str, str]:
+    """A row of a mixture of experts, in the columns of collectives."""
+    system = next((name for word, name in MOE_SYSTEMS.items() if row["gpu"].lower().startswith(word)), "")
+    tokens, hidden = row["tokens_per_rank"], row["hidden"]
+    amount = str(2 * int(tokens) * int(hidden)) if tokens.isdigit() and hidden.isdigit() else ""
+    return {
+        **row,
+        "system_id": system,
+        "network_id": NO_NETWORK,
+        "nodes": "1",
+        "ranks": row["ep_ranks"],
+        "collective": row["phase"],
+        "size_bytes": amount,
+        "algo": row["kernel"],
+    }
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = [row | {"line": str(reader.line_num)} for row in reader]
+            names = list(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    for name in MOE_NEEDED if "tokens_per_rank" in names else NEEDED:
+        if name not in names:
+            raise ValueError(f"{path}: no column {name}; it has {', '.join(names) or 'none'}")
+    if not rows:
+        raise ValueError(f"{path} has no rows")
+    return rows
+
+
+def _condition(text: str, row: Mapping[str, str], path: str) -> Callable[[Mapping[str, str]], bool]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--where {text!r} is no COLUMN=VALUE")
+    if name not in row:
+        raise ValueError(f"--where {text}: {path} has no column {name}; it has {', '.join(row)}")
+    return lambda each: each[name] == value
+
+
+def _measured(rows: Sequence[Mapping[str, str]], path: str) -> Measured:
+    def texts(name: str, otherwise: str = "") -> NDArray[Any]:
+        return np.array([(row.get(name) or otherwise).lower() for row in rows], object)
+
+    def numbers(name: str) -> NDArray[np.float64]:
+        return np.array([_number(row, name, path) for row in rows], np.float64)
+
+    collectives, dtypes = texts("collective"), texts("dtype", "float32")
+    return Measured(
+        case=np.array([row["case_id"] for row in rows], object),
+        system=texts("system_id"),
+        network=texts("network_id", NO_NETWORK),
+        collective=np.array([COLLECTIVES.get(name, name) for name in collectives], object),
+        dtype=np.array([DTYPES.get(name, name) for name in dtypes], object),
+        nodes=numbers("nodes"),
+        ranks=numbers("ranks"),
+        size=numbers("size_bytes"),
+        time_us=numbers("time_us"),
+        algorithm=texts("algo", "auto"),
+        nvls=texts("nvls", "auto"),
+        version=np.array([_version(row) for row in rows], np.float64),
+        library=texts("nccl_version"),
+        **{
+            name: np.array([float(row.get(column) or "nan") for row in rows], np.float64)
+            for name, column in (
+                *(("tokens", "tokens_per_rank"), ("hidden", "hidden")),
+                *(("top_k", "topk"), ("experts", "experts")),
+            )
+        },
+    )
+
+
+def _number(row: Mapping[str, str], name: str, path: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{path}, line {row['line']}: {name} is {row[name]!r}; give a number above 0")
+    return value
+
+
+def _version(row: Mapping[str, str]) -> float:
+    """A benchmark's own library may be another than the folder of its results is called after."""
+    found = re.search(r"row version (\d+)\.(\d+)", row.get("notes") or "")
+    found = found or re.match(r"(\d+)\.(\d+)", row.get("nccl_version") or "")
+    return 100.0 * int(found[1]) + int(found[2]) if found else np.nan
+
+
+def read_nccl_tests(path: str, system: str, network: str, nodes: int, ranks: int, collective: str | None) -> Measured:
+    """Read what nccl-tests printed, or wrote with ``-J``; the out-of-place times.
+
+    Raises
+    ------
+    ValueError
+        If it is neither, or what it does not say is not given.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    found = _of_json(text) if text.lstrip().startswith("{") else _of_text(text)
+    if not found:
+        raise ValueError(f"{path}: no results of nccl-tests in it")
+    name = collective or _collective_of(text)
+    if name is None:
+        raise ValueError(f"{path} does not say which collective it is of; give --collective")
+    rows = [
+        {
+            "case_id": Path(path).stem,
+            "system_id": system,
+            "network_id": network,
+            "nodes": str(nodes),
+            "ranks": str(ranks),
+            "collective": name,
+            "dtype": dtype,
+            "line": str(number),
+            "size_bytes": str(size),
+            "time_us": str(time),
+        }
+        for number, (size, dtype, time) in enumerate(found, 1)
+        if size > 0
+    ]
+    return _measured(rows, path)
+
+
+def _of_text(text: str) -> list[tuple[int, str, float]]:
+    line = re.compile(r"^\s*(\d+)\s+\d+\s+([a-z]\w*)\s+\S+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s", re.MULTILINE)
+    return [(int(size), dtype, float(time)) for size, dtype, time in line.findall(text)]
+
+
+def _of_json(text: str) -> list[tuple[int, str, float]]:
+    try:
+        results = cast("list[dict[str, Any]]", json.loads(text)["results"])
+        return [(int(each["size"]), each["type"], float(each["out_of_place"]["time"])) for each in results]
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        return []
+
+
+def _collective_of(text: str) -> str | None:
+    found = re.search(r"(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce)(_perf)?", text)
+    return found[1] if found else None

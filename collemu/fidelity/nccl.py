@@ -1,0 +1,194 @@
+"""NCCL on one domain of an NVSwitch: launch, steps, channels, protocols, NVLS; and point to point.
+
+Rates of this file are NCCL's own (graph/tuning.cc, version 2.27) unless a comment says otherwise.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collemu.fidelity.form import Constant, Floats, Values, tail, us_of
+from collemu.fidelity.measured import NO_NETWORK, Measured
+
+ARCHITECTURES = {
+    "a100_hgx": "ampere",
+    "h100_hgx": "hopper",
+    "h200_hgx": "hopper",
+    "b200_hgx": "blackwell",
+    "b300_hgx": "blackwell",
+    "gb200_nvl72": "blackwell",
+    "gb300_nvl72": "blackwell",
+}
+CHANNELS = 24
+LINE_RATE = {"ampere": 300.0, "hopper": 450.0, "blackwell": 900.0}  # GB/s, one way
+
+# By NCCL's estimate, a protocol is chosen: base and hop in us, bus bandwidth in GB/s.
+LL, LL128, SIMPLE, NVLS = range(4)
+BASE_US = np.array([6.6, 14.0, 8.4])
+HOP_US = np.array([0.6, 1.9, 3.4])
+NVLS_US = 25.0
+BUS = {"ampere": (87.7, 220.8, 240.0), "hopper": (141.0, 331.0, 360.0), "blackwell": (282.0, 662.0, 720.0)}
+LATER_LL128 = 560.0  # blackwell from 2.29 on: from where curves jump, not read in the source
+NVLS_CHANNELS = {"ampere": 1, "hopper": 16, "blackwell": 24}
+NVLS_EFFICIENCY = {"ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}
+NVLS_LEAST_RANKS = 5
+
+LL128_PAYLOAD = 15 / 16
+P2P_LINK_SHARE = 0.93
+P2P_LL_BYTES = 16 * 1024
+P2P_OLD_VERSION = 228  # up to it few channels for each peer, for shares up to so many bytes: from curves
+P2P_OLD_BYTES = 512 * 1024
+P2P_CHANNELS = 32
+KNOWN_VERSION = 228.0  # where nobody says
+
+
+class Nccl:
+    """NCCL's ring, NVLS and point-to-point collectives on the chips of one NVSwitch domain."""
+
+    name = "nccl"
+
+    def groups(self, rows: Measured) -> NDArray[np.object_]:
+        """The architecture, for what NCCL does on one domain of a system with NVSwitch."""
+        able = (rows.network == NO_NETWORK) & ~rows.custom & np.isin(rows.collective, COLLECTIVES)
+        return np.where(able, [ARCHITECTURES.get(system, "") for system in rows.system], "").astype(object)
+
+    def constants(self, group: str) -> tuple[Constant, ...]:
+        """Of an architecture; a launch for each system."""
+        return _constants(group)
+
+    def time_us(self, values: Values, rows: Measured) -> Floats:
+        """By collective, and by the protocol that NCCL chooses."""
+        ring = np.choose(
+            chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows), _nvls(values, rows)]
+        )
+        return np.where(_is_p2p(rows), _p2p(values, rows), ring)
+
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv", "broadcast")
+
+
+@lru_cache
+def _constants(group: str) -> tuple[Constant, ...]:
+    line, start = LINE_RATE[group], STARTS[group]
+    of = (
+        ("launch_us", "us", "launch, kernel and synchronisation", np.inf, True),
+        ("cta_us", "us", "more threads in a channel, for each doubling of three", np.inf, False),
+        ("ll_step_us", "us", "a step of the ring in LL", np.inf, False),
+        ("ll_channel_GBps", "GB/s", "what a channel moves in LL", np.inf, False),
+        ("ll128_step_us", "us", "a step of the ring in LL128", np.inf, False),
+        ("simple_step_us", "us", "a step of the ring in Simple, as far as bytes do not hide it", np.inf, False),
+        ("tail_us", "us", "empirical: what long transfers take longer", np.inf, False),
+        ("link_GBps", "GB/s", "what a chip sends", line, False),
+        ("copy_GBps", "GB/s", "the last, receive-only copy", np.inf, False),
+        ("nvls_us", "us", "starting NVLS", np.inf, False),
+        ("nvls_GBps", "GB/s", "what a chip sends and gets in NVLS", line, False),
+        ("nvls_chunk_us", "us", "a chunk of NVLS", np.inf, False),
+        ("p2p_peer_us", "us", "each peer", np.inf, False),
+        ("p2p_ll_GBps", "GB/s", "a peer's small message", np.inf, False),
+        ("p2p_channel_GBps", "GB/s", "what a channel moves to a peer", np.inf, False),
+        ("p2p_channel_us", "us", "and before it moves anything", np.inf, False),
+    )
+    return tuple(
+        Constant(name, unit, meaning, start[place], most, of_system)
+        for place, (name, unit, meaning, most, of_system) in enumerate(of)
+        if NVLS_EFFICIENCY[group] or not name.startswith("nvls")
+    )
+
+
+#: Where fits start, in the order of the constants.
+STARTS = {
+    "ampere": (8.1, 1.6, 0.93, 12.5, 1.2, 4.8, 17.6, 233, 1050, 15, 250, 5, 0.45, 4.4, 22, 1.0),
+    "hopper": (4.5, 0.26, 0.82, 15.4, 0.65, 4.0, 7.3, 383, 1030, 11.5, 343, 3.5, 0.34, 6.0, 22, 2.0),
+    "blackwell": (7.5, 0.48, 1.27, 20.5, 1.29, 7.25, 7.4, 712, 1750, 19.2, 720, 9.6, 0.38, 6.6, 25, 2.0),
+}
+
+
+def chosen(rows: Measured) -> NDArray[np.int64]:
+    """The protocol that NCCL estimates to be the quickest, or NVLS."""
+    architectures = [ARCHITECTURES.get(system, "hopper") for system in rows.system]
+    bus = np.array([BUS[each] for each in architectures]).T
+    blackwell = np.array([each == "blackwell" for each in architectures])
+    bus[LL128] = np.where(blackwell & (_version(rows) > P2P_OLD_VERSION), LATER_LL128, bus[LL128])
+    steps = steps_of(rows)
+    amount = steps / rows.ranks * rows.size
+    rings = BASE_US[:, None] + HOP_US[:, None] * steps + us_of(amount, bus)
+    channels = np.array([NVLS_CHANNELS[each] for each in architectures])
+    efficiency = np.array([NVLS_EFFICIENCY[each] for each in architectures])
+    rate = np.maximum(2 * efficiency * (channels - 1) / channels * bus[SIMPLE], 1e-9)
+    able = (rows.collective == "all_reduce") & (efficiency > 0) & ~np.isin(rows.dtype, ("int8", "uint8"))
+    able &= (rows.ranks >= NVLS_LEAST_RANKS) & (rows.nvls != "off") & (rows.algorithm != "ring")
+    by_switch = np.where(able, NVLS_US + us_of(amount, rate), np.inf)
+    by_switch = np.where((rows.algorithm == "nvls") & (rows.collective == "all_reduce"), -np.inf, by_switch)
+    return np.argmin(np.vstack([rings, by_switch]), axis=0)
+
+
+def steps_of(rows: Measured) -> Floats:
+    """Messages that a rank sends, one after the other."""
+    return np.where(rows.collective == "all_reduce", 2 * (rows.ranks - 1), rows.ranks - 1)
+
+
+def _is_p2p(rows: Measured) -> NDArray[np.bool_]:
+    return np.isin(rows.collective, ("alltoall", "sendrecv"))
+
+
+def _version(rows: Measured) -> Floats:
+    return np.where(np.isnan(rows.version), KNOWN_VERSION, rows.version)
+
+
+def _ll(values: Values, rows: Measured) -> Floats:
+    """Channels come one for each 4 KiB of a rank's share; bytes and flags go through them step by step."""
+    ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
+    channels = np.clip(size / (4096 * ranks), 1, CHANNELS)
+    threads = np.clip(size / (8 * ranks), 64, 512)
+    rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] / 2 / channels)
+    share = size / (channels * ranks)
+    start = values["launch_us"] + values["cta_us"] * np.log2(threads / 64) / 3
+    return start + steps * values["ll_step_us"] + (steps + 1) * us_of(share, rate)
+
+
+def _ll128(values: Values, rows: Measured) -> Floats:
+    steps = steps_of(rows)
+    bulk = us_of(steps * rows.size / rows.ranks, LL128_PAYLOAD * values["link_GBps"])
+    bulk += us_of(rows.size / rows.ranks, values["copy_GBps"])
+    return values["launch_us"] + steps * values["ll128_step_us"] + bulk + tail(bulk, values["tail_us"])
+
+
+def _simple(values: Values, rows: Measured) -> Floats:
+    """A block of threads sends step by step at the link's speed, and copies once at the end; a chunk is two slices."""
+    steps = steps_of(rows)
+    bulk = us_of(steps * rows.size / rows.ranks, values["link_GBps"]) + us_of(
+        rows.size / rows.ranks, values["copy_GBps"]
+    )
+    exposed = np.maximum(0, values["simple_step_us"] - bulk / (steps + 1) / 2)
+    return values["launch_us"] + 1 + (steps + 1) * exposed + bulk + tail(bulk, values["tail_us"])
+
+
+def _nvls(values: Values, rows: Measured) -> Floats:
+    if "nvls_us" not in values:
+        return np.full(len(rows), np.nan)
+    ranks, size = rows.ranks, rows.size
+    channels = np.array([NVLS_CHANNELS[ARCHITECTURES.get(system, "hopper")] for system in rows.system])
+    chunk = np.full(len(rows), 128.0 * 1024)
+    chunk = np.where(size < 64 * channels * ranks * chunk, 64.0 * 1024, chunk)
+    chunk = np.where(size < 8 * channels * ranks * chunk, 32.0 * 1024, chunk)
+    fill = np.minimum(chunk * channels * ranks, size)
+    bulk = us_of((size + fill) * (1 + 1 / ranks), values["nvls_GBps"])
+    chunks = size / (8 * channels * chunk) * values["nvls_chunk_us"]
+    return values["launch_us"] + values["nvls_us"] + bulk + chunks + tail(bulk, values["tail_us"])
+
+
+def _p2p(values: Values, rows: Measured) -> Floats:
+    alltoall = rows.collective == "alltoall"
+    share = np.where(alltoall, rows.size / rows.ranks, rows.size)
+    peers = np.where(alltoall, rows.ranks - 1, 1.0)
+    channels = np.clip(share / (64 * 1024), 1, P2P_CHANNELS)
+    few = (_version(rows) <= P2P_OLD_VERSION) & (share <= P2P_OLD_BYTES)
+    channels = np.where(few, np.minimum(channels, np.maximum(1, 8 / rows.ranks)), channels)
+    start = values["launch_us"] + 1.5 + values["p2p_peer_us"] * peers
+    small = start + us_of(share, values["p2p_ll_GBps"])
+    busiest = np.maximum(share / channels, rows.size / P2P_CHANNELS)  # channels carry what goes to oneself too
+    by_channel = values["p2p_channel_us"] + us_of(busiest, values["p2p_channel_GBps"])
+    by_link = us_of(peers * share, P2P_LINK_SHARE * values["link_GBps"])
+    large = start + (by_channel**4 + by_link**4) ** 0.25 + tail(by_link, values["tail_us"])
+    return np.where(share <= P2P_LL_BYTES, small, large)

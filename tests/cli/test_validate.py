@@ -1,0 +1,71 @@
+"""``collemu validate`` and ``collemu calibrate --from``: what they print, write and refuse."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Outcome
+
+Collemu = Callable[..., Outcome]
+ROWS = """\
+case_id,system_id,network_id,nodes,ranks,collective,dtype,size_bytes,time_us,algo,nvls,nccl_version
+small,h100_hgx,none,1,8,all_reduce,float16,1024,15.5,auto,auto,2.29.2
+small,h100_hgx,none,1,8,all_reduce,float16,65536,20,auto,auto,2.29.2
+large,h100_hgx,none,1,8,all_gather,float16,1073741824,2700,auto,auto,2.29.2
+nobody,,none,1,8,all_gather,float16,1024,9,auto,auto,
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text(ROWS)
+    return "rows.csv"
+
+
+def test_cases_and_groups_are_scored(table: str, collemu: Collemu) -> None:
+    outcome = collemu("validate", table, "--json", "out.json", "--diagnose")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "# skipped: nobody: it names no system that is known (1 rows)" in outcome.out
+    assert "# 3 rows, 1 skipped" in outcome.out
+    record = json.loads(Path("out.json").read_text())
+    assert [each["name"] for each in record["cases"]] == ["small", "large"]
+    assert [(each["name"], each["rows"]) for each in record["groups"]] == [("NCCL, NVSwitch", 3)]
+    for row in record["rows"]:
+        assert abs(row["predicted_us"] / row["time_us"] - 1) < 0.5
+
+
+def test_the_emulator_is_another_engine(table: str, collemu: Collemu) -> None:
+    outcome = collemu("validate", table, "--engine", "emulate", "--brief")
+    assert outcome.code == 0
+    assert "emulated h100_hgx" in outcome.out
+    assert "--engine emulate is for sizes up to 64 MiB and 72 ranks (1 rows)" in outcome.out
+
+
+def test_a_table_is_fitted_and_the_file_serves(table: str, collemu: Collemu) -> None:
+    outcome = collemu("calibrate", "--from", table, "--system", "h100_hgx", "-o", "own.toml")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("# nccl hopper: 2 cases\nlaunch_us h100_hgx")
+    assert collemu("validate", table, "--constants", "own.toml", "--brief").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("validate", "none.csv"), "cannot read none.csv"),
+        (("validate", "rows.csv", "--where", "ranks"), "is no COLUMN=VALUE"),
+        (("validate", "rows.csv", "--where", "rank=8"), "has no column rank"),
+        (("validate", "rows.csv", "--engine", "guess"), "no engine 'guess'"),
+        (("validate", "rows.log"), "give --system and --ranks"),
+        (("calibrate",), "give host, to measure this machine, or --from CSV"),
+        (("calibrate", "host", "--from", "rows.csv"), "give host"),
+        (("calibrate", "--from", "rows.csv", "--system", "x"), "no model has rows of it"),
+        (("calibrate", "--from", "rows.csv", "-o", "x.json"), "must end in .toml"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, expected, table: str, collemu: Collemu) -> None:
+    outcome = collemu(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert expected in outcome.err and len(outcome.err.splitlines()) == 1
