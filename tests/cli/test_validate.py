@@ -51,6 +51,15 @@ def test_a_table_is_fitted_and_the_file_serves(table: str, collemu: Collemu) -> 
     assert collemu("validate", table, "--constants", "own.toml", "--brief").code == 0
 
 
+def test_pictures_are_drawn_a_group(table: str, collemu: Collemu) -> None:
+    pytest.importorskip("matplotlib")
+    assert collemu("validate", table, "--brief", "--plot", "pictures").code == 0
+    assert [path.name for path in Path("pictures").iterdir()] == ["NCCL_NVSwitch.png"]
+    Path("file").write_text("")
+    refused = collemu("validate", table, "--plot", "file")
+    assert refused.code == 2 and "cannot write --plot file" in refused.err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
