@@ -35,11 +35,15 @@ NVLS_EFFICIENCY = {"ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}
 NVLS_LEAST_RANKS = 5
 
 LL128_PAYLOAD = 15 / 16
+LL_OVERLAP = 1.25  # 1: a step waits, then moves its data; more: partly at once
+NARROW = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "fp8_e4m3", "fp8_e5m2")
 P2P_LINK_SHARE = 0.93
-P2P_LL_BYTES = 16 * 1024
-P2P_OLD_VERSION = 228  # up to it few channels for each peer, for shares up to so many bytes: from curves
+P2P_LL_BYTES = 16 * 1024  # of a peer's share; twice as many from 2.29 on
+P2P_OLD_VERSION = 228  # up to it few channels for each peer, for shares up to so many bytes, and no step: from curves
 P2P_OLD_BYTES = 512 * 1024
+P2P_CHANNEL_BYTES = 32 * 1024
 P2P_CHANNELS = 32
+P2P_SHARPNESS = 8  # of the greater of two costs
 KNOWN_VERSION = 228.0  # where nobody says
 
 
@@ -73,21 +77,23 @@ def _constants(group: str) -> tuple[Constant, ...]:
     line, start = LINE_RATE[group], STARTS[group]
     of = (
         ("launch_us", "us", "launch, kernel and synchronisation", np.inf, True),
-        ("cta_us", "us", "more threads in a channel, for each doubling of three", np.inf, False),
+        ("cta_us", "us", "more channels, for each eightfold", np.inf, False),
         ("ll_step_us", "us", "a step of the ring in LL", np.inf, False),
         ("ll_channel_GBps", "GB/s", "what a channel moves in LL", np.inf, False),
+        ("ll_store_GBps", "GB/s", "what a channel stores of a gather in LL", np.inf, False),
         ("ll128_step_us", "us", "a step of the ring in LL128", np.inf, False),
         ("simple_step_us", "us", "a step of the ring in Simple, as far as bytes do not hide it", np.inf, False),
         ("tail_us", "us", "empirical: what long transfers take longer", np.inf, False),
         ("link_GBps", "GB/s", "what a chip sends", line, False),
         ("copy_GBps", "GB/s", "the last, receive-only copy", np.inf, False),
+        ("narrow_GBps", "GB/s", "what sums of one-byte types cost beside it", np.inf, False),
         ("nvls_us", "us", "starting NVLS", np.inf, False),
         ("nvls_GBps", "GB/s", "what a chip sends and gets in NVLS", line, False),
         ("nvls_chunk_us", "us", "a chunk of NVLS", np.inf, False),
         ("p2p_peer_us", "us", "each peer", np.inf, False),
+        ("p2p_step_us", "us", "a step of Simple to a peer, from NCCL 2.29 on", np.inf, False),
         ("p2p_ll_GBps", "GB/s", "a peer's small message", np.inf, False),
         ("p2p_channel_GBps", "GB/s", "what a channel moves to a peer", np.inf, False),
-        ("p2p_channel_us", "us", "and before it moves anything", np.inf, False),
     )
     return tuple(
         Constant(name, unit, meaning, start[place], most, of_system)
@@ -98,9 +104,9 @@ def _constants(group: str) -> tuple[Constant, ...]:
 
 #: Where fits start, in the order of the constants.
 STARTS = {
-    "ampere": (8.1, 1.6, 0.93, 12.5, 1.2, 4.8, 17.6, 233, 1050, 15, 250, 5, 0.45, 4.4, 22, 1.0),
-    "hopper": (4.5, 0.26, 0.82, 15.4, 0.65, 4.0, 7.3, 383, 1030, 11.5, 343, 3.5, 0.34, 6.0, 22, 2.0),
-    "blackwell": (7.5, 0.48, 1.27, 20.5, 1.29, 7.25, 7.4, 712, 1750, 19.2, 720, 9.6, 0.38, 6.6, 25, 2.0),
+    "ampere": (8.0, 1.0, 0.95, 12, 60, 1.2, 6.0, 20, 235, 800, 800, 12, 250, 4.0, 0.4, 6, 4.3, 11),
+    "hopper": (4.5, 0.3, 0.82, 15, 70, 0.65, 4.0, 8, 384, 1000, 1000, 10, 340, 3.5, 0.34, 5, 6.0, 20),
+    "blackwell": (7.4, 0.4, 1.27, 20, 100, 1.3, 8.0, 6, 712, 1600, 2000, 18, 720, 10, 0.38, 6, 6.5, 22),
 }
 
 
@@ -137,31 +143,37 @@ def _version(rows: Measured) -> Floats:
 
 
 def _ll(values: Values, rows: Measured) -> Floats:
-    """Channels come one for each 4 KiB of a rank's share; bytes and flags go through them step by step."""
+    """Channels come one for each 4 KiB of a rank's share; what a gather receives is stored besides being sent on."""
     ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
     channels = np.clip(size / (4096 * ranks), 1, CHANNELS)
-    threads = np.clip(size / (8 * ranks), 64, 512)
     rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] / 2 / channels)
+    stored = np.select([rows.collective == "all_gather", rows.collective == "all_reduce"], [1.0, 0.5], 0.0)
     share = size / (channels * ranks)
-    start = values["launch_us"] + values["cta_us"] * np.log2(threads / 64) / 3
-    return start + steps * values["ll_step_us"] + (steps + 1) * us_of(share, rate)
+    data = us_of(share, rate) + us_of(stored * share, values["ll_store_GBps"])
+    step = (values["ll_step_us"] ** LL_OVERLAP + data**LL_OVERLAP) ** (1 / LL_OVERLAP)
+    return values["launch_us"] + values["cta_us"] * np.log2(channels) / 3 + steps * step + data
+
+
+def _last(values: Values, rows: Measured) -> Floats:
+    """The last operation of a ring only receives: it copies, or adds, a rank's share."""
+    share = rows.size / rows.ranks
+    sums = np.isin(rows.collective, ("all_reduce", "reduce_scatter")) & np.isin(rows.dtype, NARROW)
+    return us_of(share, values["copy_GBps"]) + np.where(sums, us_of(share, values["narrow_GBps"]), 0)
 
 
 def _ll128(values: Values, rows: Measured) -> Floats:
     steps = steps_of(rows)
-    bulk = us_of(steps * rows.size / rows.ranks, LL128_PAYLOAD * values["link_GBps"])
-    bulk += us_of(rows.size / rows.ranks, values["copy_GBps"])
+    bulk = us_of(steps * rows.size / rows.ranks, LL128_PAYLOAD * values["link_GBps"]) + _last(values, rows)
     return values["launch_us"] + steps * values["ll128_step_us"] + bulk + tail(bulk, values["tail_us"])
 
 
 def _simple(values: Values, rows: Measured) -> Floats:
-    """A block of threads sends step by step at the link's speed, and copies once at the end; a chunk is two slices."""
+    """A step costs what half a chunk, its second slice, does not hide."""
     steps = steps_of(rows)
-    bulk = us_of(steps * rows.size / rows.ranks, values["link_GBps"]) + us_of(
-        rows.size / rows.ranks, values["copy_GBps"]
-    )
-    exposed = np.maximum(0, values["simple_step_us"] - bulk / (steps + 1) / 2)
-    return values["launch_us"] + 1 + (steps + 1) * exposed + bulk + tail(bulk, values["tail_us"])
+    bulk = us_of(steps * rows.size / rows.ranks, values["link_GBps"]) + _last(values, rows)
+    moved = bulk + tail(bulk, values["tail_us"])
+    exposed = np.maximum(0, values["simple_step_us"] - moved / (steps + 1) / 2)
+    return values["launch_us"] + 1 + (steps + 1) * exposed + moved
 
 
 def _nvls(values: Values, rows: Measured) -> Floats:
@@ -179,16 +191,19 @@ def _nvls(values: Values, rows: Measured) -> Floats:
 
 
 def _p2p(values: Values, rows: Measured) -> Floats:
+    """LL for small shares of a peer; above, links or channels, and these carry what goes to oneself too."""
     alltoall = rows.collective == "alltoall"
     share = np.where(alltoall, rows.size / rows.ranks, rows.size)
     peers = np.where(alltoall, rows.ranks - 1, 1.0)
-    channels = np.clip(share / (64 * 1024), 1, P2P_CHANNELS)
-    few = (_version(rows) <= P2P_OLD_VERSION) & (share <= P2P_OLD_BYTES)
-    channels = np.where(few, np.minimum(channels, np.maximum(1, 8 / rows.ranks)), channels)
+    messages = np.where(alltoall, rows.ranks, 1.0)
+    old = _version(rows) <= P2P_OLD_VERSION
+    channels = np.clip(share / P2P_CHANNEL_BYTES, 1, P2P_CHANNELS)
+    few = np.minimum(channels, np.maximum(1, 8 / rows.ranks))
+    channels = np.where(old & (share <= P2P_OLD_BYTES), few, channels)
     start = values["launch_us"] + 1.5 + values["p2p_peer_us"] * peers
-    small = start + us_of(share, values["p2p_ll_GBps"])
-    busiest = np.maximum(share / channels, rows.size / P2P_CHANNELS)  # channels carry what goes to oneself too
-    by_channel = values["p2p_channel_us"] + us_of(busiest, values["p2p_channel_GBps"])
+    busy = np.clip(messages * channels, 1, P2P_CHANNELS)
+    by_channel = us_of(messages * share / busy, values["p2p_channel_GBps"]) + np.where(old, 0, values["p2p_step_us"])
     by_link = us_of(peers * share, P2P_LINK_SHARE * values["link_GBps"])
-    large = start + (by_channel**4 + by_link**4) ** 0.25 + tail(by_link, values["tail_us"])
-    return np.where(share <= P2P_LL_BYTES, small, large)
+    by_link += tail(by_link, values["tail_us"])
+    large = start + (by_channel**P2P_SHARPNESS + by_link**P2P_SHARPNESS) ** (1 / P2P_SHARPNESS)
+    return np.where(share <= np.where(old, 1, 2) * P2P_LL_BYTES, start + us_of(share, values["p2p_ll_GBps"]), large)

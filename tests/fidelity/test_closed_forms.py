@@ -18,7 +18,7 @@ HAND = {
     "launch_us": 4.0, "cta_us": 0.0, "ll_step_us": 1.0, "ll_channel_GBps": 10.0, "ll128_step_us": 1.0,
     "simple_step_us": 3.0, "tail_us": 0.0, "link_GBps": 400.0, "copy_GBps": 1000.0, "nvls_us": 12.0,
     "nvls_GBps": 300.0, "nvls_chunk_us": 0.0, "p2p_peer_us": 0.5, "p2p_ll_GBps": 5.0, "p2p_channel_GBps": 20.0,
-    "p2p_channel_us": 1.0,
+    "p2p_step_us": 6.0, "ll_store_GBps": 20.0, "narrow_GBps": 500.0,
 }  # fmt: skip
 
 
@@ -49,16 +49,22 @@ def test_times_by_hand(table) -> None:
         row("reduce_scatter", 2, 2**30),
         row("alltoall", 4, 4096),
         row("all_reduce", 8, 2**30),
+        row("alltoall", 4, 2**20),
+        row("reduce_scatter", 2, 2**30).replace("float16", "int8"),
     )
     assert not skipped
     assert chosen(rows).tolist()[:2] == [LL, SIMPLE] and chosen(rows)[3] == NVLS
     half = 2**29
     assert by_hand(rows) == pytest.approx(
         [
-            4 + 1 + 2 * 2048 / 10e3,  # a channel, a step, and twice a rank's share
+            # a channel; a step and its data, partly at once; and the last receive, all of it stored
+            4 + (1 + (2048 / 10e3 + 2048 / 20e3) ** 1.25) ** 0.8 + 2048 / 10e3 + 2048 / 20e3,
             4 + 1 + half / 400e3 + half / 1000e3,
             4 + 1.5 + 3 * 0.5 + 1024 / 5e3,
             4 + 12 + (2**30 + 2**17 * 16 * 8) * 9 / 8 / 300e3,  # chunks of 128 KiB fill 16 channels of 8 heads
+            # 8 channels a peer, all of 32, carry 4 parts of 256 KiB; the link is less, but close
+            4 + 1.5 + 3 * 0.5 + ((2**20 / 32 / 20e3 + 6) ** 8 + (3 * 2**18 / 372e3) ** 8) ** (1 / 8),
+            4 + 1 + half / 400e3 + half / 1000e3 + half / 500e3,
         ]
     )
 
