@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collemu.cli.options import DEFAULT_SYSTEM, collectives, whole
 from collemu.cli.outputs import STDOUT, try_output, write_whole
+from collemu.cli.progress import Progress
 from collemu.cli.table import lines_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ examples:
   collemu validate measured.csv --cross-validate --json errors.json
   collemu validate all_reduce.log --system h100_hgx --ranks 8"""
 
-ENGINES = ("model", "emulate")
+ENGINES = ("model", "emulate", "both")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -45,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
         "--engine",
         default="model",
         metavar="E",
-        help="model: closed forms; emulate: collemu's emulator (default model)",
+        help="model: closed forms; emulate: collemu's emulator; both: beside each other (default model)",
     )
     add(
         "--constants",
@@ -80,10 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
         try_output("--json", arguments.json)
     rows, skipped = _read(arguments)
     constants = load_constants(arguments.constants or SHIPPED)
-    if arguments.engine == "emulate":
-        found = emulated(rows)
-    else:
-        found = predict(rows, constants, cross_validate=arguments.cross_validate)
+    of_model = of_emulator = None
+    if arguments.engine != "emulate":
+        of_model = predict(rows, constants, cross_validate=arguments.cross_validate)
+    if arguments.engine != "model":
+        with Progress(len(rows), "rows") as progress:
+            of_emulator = emulated(rows, constants, progress.count)
+    found = of_model or of_emulator
+    assert found is not None
     counts: dict[tuple[str, str], int] = {}
     for place, reason in found.reasons.items():
         counts[rows.case[place], reason] = counts.get((rows.case[place], reason), 0) + 1
@@ -91,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     scores = _scores(rows, found)
     if arguments.json != STDOUT:
         print("\n".join(_report(rows, found, scores, skipped, brief=arguments.brief)))
+        if of_model and of_emulator:
+            print("\n".join(_beside(rows, of_model, of_emulator)))
         if arguments.diagnose:
             print("\n".join(str(each) for each in diagnoses(rows, constants)))
     if arguments.json:
@@ -136,6 +143,31 @@ def _scores(rows: "Measured", found: "Predictions") -> "tuple[list[Score], list[
     return cases, groups
 
 
+def _beside(rows: "Measured", of_model: "Predictions", of_emulator: "Predictions") -> list[str]:
+    """Both engines where both have times, and how far they are apart."""
+    from collemu.fidelity.score import score
+
+    lines: list[tuple[str, ...]] = []
+    for group in sorted(set(of_emulator.family.tolist()) - {""}):
+        mask = of_emulator.family == group
+        case, size, measured = rows.case[mask].tolist(), rows.size[mask], rows.time_us[mask]
+        by_model, by_emulator = of_model.time_us[mask], of_emulator.time_us[mask]
+        for name, error in (
+            ("model", by_model / measured - 1),
+            ("emulator", by_emulator / measured - 1),
+            ("emulator against model", by_emulator / by_model - 1),
+        ):
+            lines.append(_cells(score(f"{group}: {name}", case, size, error)))
+    heading = ("both engines", *HEADING, *_bands())
+    return ["", *lines_of(heading, lines, "<" + ">" * (len(heading) - 1))]
+
+
+def _bands() -> list[str]:
+    from collemu.fidelity.score import BANDS
+
+    return [name for name, _ in BANDS]
+
+
 HEADING = ("rows", "cases", "median", "90th", "worst", "bias")
 
 
@@ -147,10 +179,8 @@ def _report(
     *,
     brief: bool,
 ) -> list[str]:
-    from collemu.fidelity.score import BANDS
-
     lines = ["# relative error of time in percent; bias above 0: predicted too slow; bands: median by size"]
-    heading = (*HEADING, *(name for name, _ in BANDS))
+    heading = (*HEADING, *_bands())
     for title, each in (("case", [] if brief else scores[0]), ("group", scores[1])):
         if each:
             lines += [*lines_of((title, *heading), list(map(_cells, each)), "<" + ">" * len(heading)), ""]

@@ -3,6 +3,7 @@
 Rates of this file are NCCL's own (graph/tuning.cc, version 2.27) unless a comment says otherwise.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,7 @@ NVLS_CHANNELS = {"ampere": 1, "hopper": 16, "blackwell": 24}
 NVLS_EFFICIENCY = {"ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}
 NVLS_LEAST_RANKS = 5
 
+LL_CHANNEL_BYTES = 4096  # of a rank's share: 8 bytes of each of 512 threads
 LL128_PAYLOAD = 15 / 16
 LL_OVERLAP = 1.25  # 1: a step waits, then moves its data; more: partly at once
 NARROW = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "fp8_e4m3", "fp8_e5m2")
@@ -66,7 +68,7 @@ class Nccl:
         ring = np.choose(
             chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows), _nvls(values, rows)]
         )
-        return np.where(_is_p2p(rows), _p2p(values, rows), ring)
+        return np.where(is_p2p(rows), _p2p(values, rows), ring)
 
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv", "broadcast")
@@ -134,7 +136,7 @@ def steps_of(rows: Measured) -> Floats:
     return np.where(rows.collective == "all_reduce", 2 * (rows.ranks - 1), rows.ranks - 1)
 
 
-def _is_p2p(rows: Measured) -> NDArray[np.bool_]:
+def is_p2p(rows: Measured) -> NDArray[np.bool_]:
     return np.isin(rows.collective, ("alltoall", "sendrecv"))
 
 
@@ -142,10 +144,15 @@ def _version(rows: Measured) -> Floats:
     return np.where(np.isnan(rows.version), KNOWN_VERSION, rows.version)
 
 
+def ll_channels(rows: Measured) -> Floats:
+    """Of a ring in LL; a share of the last one counts as such."""
+    return np.clip(rows.size / (LL_CHANNEL_BYTES * rows.ranks), 1, CHANNELS)
+
+
 def _ll(values: Values, rows: Measured) -> Floats:
-    """Channels come one for each 4 KiB of a rank's share; what a gather receives is stored besides being sent on."""
+    """What a gather receives is stored besides being sent on."""
     ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
-    channels = np.clip(size / (4096 * ranks), 1, CHANNELS)
+    channels = ll_channels(rows)
     rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] / 2 / channels)
     stored = np.select([rows.collective == "all_gather", rows.collective == "all_reduce"], [1.0, 0.5], 0.0)
     share = size / (channels * ranks)
@@ -176,22 +183,54 @@ def _simple(values: Values, rows: Measured) -> Floats:
     return values["launch_us"] + 1 + (steps + 1) * exposed + moved
 
 
+def nvls_chunks(rows: Measured) -> tuple[Floats, Floats]:
+    """Channels of NVLS, and bytes of a chunk."""
+    channels = np.array([float(NVLS_CHANNELS[ARCHITECTURES.get(system, "hopper")]) for system in rows.system])
+    chunk = np.full(len(rows), 128.0 * 1024)
+    chunk = np.where(rows.size < 64 * channels * rows.ranks * chunk, 64.0 * 1024, chunk)
+    return channels, np.where(rows.size < 8 * channels * rows.ranks * chunk, 32.0 * 1024, chunk)
+
+
 def _nvls(values: Values, rows: Measured) -> Floats:
     if "nvls_us" not in values:
         return np.full(len(rows), np.nan)
     ranks, size = rows.ranks, rows.size
-    channels = np.array([NVLS_CHANNELS[ARCHITECTURES.get(system, "hopper")] for system in rows.system])
-    chunk = np.full(len(rows), 128.0 * 1024)
-    chunk = np.where(size < 64 * channels * ranks * chunk, 64.0 * 1024, chunk)
-    chunk = np.where(size < 8 * channels * ranks * chunk, 32.0 * 1024, chunk)
+    channels, chunk = nvls_chunks(rows)
     fill = np.minimum(chunk * channels * ranks, size)
     bulk = us_of((size + fill) * (1 + 1 / ranks), values["nvls_GBps"])
     chunks = size / (8 * channels * chunk) * values["nvls_chunk_us"]
     return values["launch_us"] + values["nvls_us"] + bulk + chunks + tail(bulk, values["tail_us"])
 
 
-def _p2p(values: Values, rows: Measured) -> Floats:
-    """LL for small shares of a peer; above, links or channels, and these carry what goes to oneself too."""
+@dataclass(frozen=True)
+class PointToPoint:
+    """What NCCL sends from rank to rank: an array each, an entry a row.
+
+    Attributes
+    ----------
+    share : float array
+        Bytes for a peer.
+    peers, messages : float arrays
+        Other ranks that a rank sends to, and with itself where it sends to itself.
+    busy : float array
+        Channels in use, of all its messages.
+    small : bool array
+        Whether it goes as LL.
+    step_us, start_us : float arrays
+        A step of Simple, and what comes before anything is sent.
+    """
+
+    share: Floats
+    peers: Floats
+    messages: Floats
+    busy: Floats
+    small: NDArray[np.bool_]
+    step_us: Floats
+    start_us: Floats
+
+
+def point_to_point(values: Values, rows: Measured) -> PointToPoint:
+    """An alltoall or sendrecv as NCCL parts it among channels."""
     alltoall = rows.collective == "alltoall"
     share = np.where(alltoall, rows.size / rows.ranks, rows.size)
     peers = np.where(alltoall, rows.ranks - 1, 1.0)
@@ -200,10 +239,22 @@ def _p2p(values: Values, rows: Measured) -> Floats:
     channels = np.clip(share / P2P_CHANNEL_BYTES, 1, P2P_CHANNELS)
     few = np.minimum(channels, np.maximum(1, 8 / rows.ranks))
     channels = np.where(old & (share <= P2P_OLD_BYTES), few, channels)
-    start = values["launch_us"] + 1.5 + values["p2p_peer_us"] * peers
-    busy = np.clip(messages * channels, 1, P2P_CHANNELS)
-    by_channel = us_of(messages * share / busy, values["p2p_channel_GBps"]) + np.where(old, 0, values["p2p_step_us"])
-    by_link = us_of(peers * share, P2P_LINK_SHARE * values["link_GBps"])
+    return PointToPoint(
+        share=share,
+        peers=peers,
+        messages=messages,
+        busy=np.clip(messages * channels, 1, P2P_CHANNELS),
+        small=share <= np.where(old, 1, 2) * P2P_LL_BYTES,
+        step_us=np.where(old, 0, values["p2p_step_us"]),
+        start_us=values["launch_us"] + 1.5 + values["p2p_peer_us"] * peers,
+    )
+
+
+def _p2p(values: Values, rows: Measured) -> Floats:
+    """LL for small shares of a peer; above, links or channels, and these carry what goes to oneself too."""
+    each = point_to_point(values, rows)
+    by_channel = us_of(each.messages * each.share / each.busy, values["p2p_channel_GBps"]) + each.step_us
+    by_link = us_of(each.peers * each.share, P2P_LINK_SHARE * values["link_GBps"])
     by_link += tail(by_link, values["tail_us"])
-    large = start + (by_channel**P2P_SHARPNESS + by_link**P2P_SHARPNESS) ** (1 / P2P_SHARPNESS)
-    return np.where(share <= np.where(old, 1, 2) * P2P_LL_BYTES, start + us_of(share, values["p2p_ll_GBps"]), large)
+    large = (by_channel**P2P_SHARPNESS + by_link**P2P_SHARPNESS) ** (1 / P2P_SHARPNESS)
+    return each.start_us + np.where(each.small, us_of(each.share, values["p2p_ll_GBps"]), large)

@@ -40,8 +40,18 @@ def test_cases_and_groups_are_scored(table: str, collemu: Collemu) -> None:
 def test_the_emulator_is_another_engine(table: str, collemu: Collemu) -> None:
     outcome = collemu("validate", table, "--engine", "emulate", "--brief")
     assert outcome.code == 0
-    assert "emulated h100_hgx" in outcome.out
-    assert "--engine emulate is for sizes up to 64 MiB and 72 ranks (1 rows)" in outcome.out
+    assert "NCCL, NVSwitch" in outcome.out and "# 3 rows, 1 skipped" in outcome.out
+
+
+def test_both_engines_stand_beside_each_other(table: str, collemu: Collemu) -> None:
+    outcome = collemu("validate", table, "--engine", "both", "--brief")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = [line for line in outcome.out.splitlines() if line.startswith("NCCL, NVSwitch: ")]
+    assert [line.split("  ")[0] for line in lines] == [
+        "NCCL, NVSwitch: model",
+        "NCCL, NVSwitch: emulator",
+        "NCCL, NVSwitch: emulator against model",
+    ]
 
 
 def test_a_table_is_fitted_and_the_file_serves(table: str, collemu: Collemu) -> None:

@@ -1,0 +1,166 @@
+"""NCCL on one domain of an NVSwitch as the emulator runs it: the choices and constants of the closed forms, no others.
+
+What closed forms say of steps, channels and what hides behind what, comes here of the schedule. A chunk of Simple has
+two slices, which are channels of their own here: one moves while the other waits. What is no property of a thread or a
+link is put where it comes nearest: a chunk of NVLS makes its bytes slower, and the pieces of a message share its step.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collemu.fidelity import nccl
+from collemu.fidelity.form import Floats, Values
+from collemu.fidelity.measured import Measured
+from collemu.fidelity.runs import BESIDE, NO_TAIL, ON_TOP, Run
+
+SLICES = 2
+SIMPLE_CHUNK_BYTES = 2 * 2**20  # of a channel: half of a buffer of 4 MiB
+P2P_PIECE_BYTES = 16 * 1024
+P2P_MOST_PIECES = 16
+NO_LIMIT = np.array(1e5)  # GB/s
+
+
+def runs(values: Values, rows: Measured) -> list[Run | None]:
+    """One a row; None where switches would have to add, and cannot."""
+    small = nccl.point_to_point(values, rows).small
+    shapes = np.where(nccl.is_p2p(rows), len(_SHAPES) - np.where(small, 2, 1), nccl.chosen(rows))
+    found: list[Run | None] = [None] * len(rows)
+    for number, shape in enumerate(_SHAPES):
+        mine = np.flatnonzero(shapes == number)
+        if not len(mine) or (shape is _nvls and "nvls_us" not in values):
+            continue
+        part = {name: each[mine] for name, each in values.items()}
+        for place, run in zip(mine.tolist(), shape(part, rows.where(mine)).each(part), strict=True):
+            found[place] = run
+    return found
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Runs of an algorithm and protocol: arrays, an entry a row, or one for all."""
+
+    algorithm: str
+    protocol: str
+    tail: str
+    channels: Floats
+    chunks: Floats
+    launch_us: Floats
+    step_us: Floats
+    thread_rate: Floats
+    add_rate: Floats
+    link_rate: Floats
+
+    def each(self, values: Values) -> list[Run]:
+        tail_us = values["tail_us"]
+        names = ("channels", "chunks", "launch_us", "step_us", "thread_rate", "add_rate", "link_rate")
+        columns = np.stack([np.broadcast_to(getattr(self, name), tail_us.shape) for name in names], axis=1)
+        return [
+            Run(self.algorithm, self.protocol, int(channels), int(chunks), *rest, tail_us=longer, tail=self.tail)
+            for (channels, chunks, *rest), longer in zip(columns.tolist(), tail_us.tolist(), strict=True)
+        ]
+
+
+def _ll(values: Values, rows: Measured) -> _Shape:
+    channels = np.ceil(nccl.ll_channels(rows))
+    return _Shape(
+        "ring",
+        "ll",
+        NO_TAIL,
+        channels=channels,
+        chunks=np.ones(1),
+        launch_us=values["launch_us"] + values["cta_us"] * np.log2(channels) / 3,
+        step_us=values["ll_step_us"],
+        thread_rate=values["ll_channel_GBps"],
+        add_rate=values["ll_channel_GBps"],
+        link_rate=values["link_GBps"],
+    )
+
+
+def _ll128(values: Values, rows: Measured) -> _Shape:
+    return _of_ring("ll128", nccl.CHANNELS, np.ones(1), values["launch_us"], values["ll128_step_us"], values, rows)
+
+
+def _simple(values: Values, rows: Measured) -> _Shape:
+    rounds = np.ceil(np.maximum(1, rows.size / rows.ranks / nccl.CHANNELS / SIMPLE_CHUNK_BYTES))
+    launch, step = values["launch_us"] + 1, values["simple_step_us"]
+    return _of_ring("simple", SLICES * nccl.CHANNELS, rounds, launch, step, values, rows)
+
+
+def _of_ring(
+    protocol: str, threads: int, rounds: Floats, launch_us: Floats, step_us: Floats, values: Values, rows: Measured
+) -> _Shape:
+    """Rings whose threads together copy, and add, as the closed forms' last step does."""
+    narrow = np.isin(rows.dtype, nccl.NARROW)
+    second = 1 / values["copy_GBps"] + np.where(narrow, 1 / values["narrow_GBps"], 0)
+    return _Shape(
+        "ring",
+        protocol,
+        ON_TOP,
+        channels=np.full(1, threads),
+        chunks=rounds,
+        launch_us=launch_us,
+        step_us=step_us,
+        thread_rate=values["copy_GBps"] / threads,
+        add_rate=1 / second / threads,
+        link_rate=values["link_GBps"],
+    )
+
+
+def _nvls(values: Values, rows: Measured) -> _Shape:
+    channels, chunk = nccl.nvls_chunks(rows)
+    pause = values["nvls_chunk_us"] * 1e3 / (8 * channels * chunk) / (1 + 1 / rows.ranks)  # ns of a byte on a link
+    return _Shape(
+        "nvls",
+        "simple",
+        ON_TOP,
+        channels=channels,
+        chunks=np.ceil(np.maximum(1, rows.size / (rows.ranks * channels * chunk))),
+        launch_us=values["launch_us"] + values["nvls_us"],
+        step_us=np.zeros(1),
+        thread_rate=NO_LIMIT,
+        add_rate=NO_LIMIT,
+        link_rate=1 / (1 / values["nvls_GBps"] + pause),
+    )
+
+
+def _small(values: Values, rows: Measured) -> _Shape:
+    """Point to point in LL: a thread writes, and reads, at twice the rate at which it does both."""
+    each = nccl.point_to_point(values, rows)
+    rate = 2 * values["p2p_ll_GBps"]
+    return _Shape(
+        "direct",
+        "ll",
+        NO_TAIL,
+        channels=np.ones(1),
+        chunks=np.ones(1),
+        launch_us=each.start_us,
+        step_us=np.zeros(1),
+        thread_rate=rate,
+        add_rate=rate,
+        link_rate=values["link_GBps"],
+    )
+
+
+def _large(values: Values, rows: Measured) -> _Shape:
+    """Point to point in Simple: pieces of a message, one after the other in each of its channels."""
+    each = nccl.point_to_point(values, rows)
+    threads = np.maximum(1, each.busy // each.messages)
+    pieces = np.clip(each.share / threads // P2P_PIECE_BYTES, 1, P2P_MOST_PIECES)
+    rate = values["p2p_channel_GBps"] * each.busy / (each.messages * threads)
+    return _Shape(
+        "direct",
+        "simple",
+        BESIDE,
+        channels=threads,
+        chunks=pieces,
+        launch_us=each.start_us,
+        step_us=each.step_us / pieces,
+        thread_rate=rate,
+        add_rate=rate,
+        link_rate=nccl.P2P_LINK_SHARE * values["link_GBps"],
+    )
+
+
+#: By number of the protocol that NCCL chooses; then what goes point to point.
+_SHAPES = (_ll, _ll128, _simple, _nvls, _small, _large)

@@ -1,0 +1,40 @@
+"""What NCCL's threads do in one pass where a schedule has two operations: schedules for times alone."""
+
+from dataclasses import replace
+
+import numpy as np
+from collemu_kernels import kinds
+
+from collemu.schedule import SENDS, Schedule
+
+
+def in_one_pass(schedule: Schedule) -> Schedule:
+    """Rings of a gather whose ranks copy and send their own share in one pass, which costs as much as in place."""
+    ops = schedule.ops.copy()
+    ops["kind"][ops["kind"] == kinds.COPY] = kinds.NOP
+    return replace(schedule, ops=ops, in_place=True)
+
+
+def both_ways(schedule: Schedule) -> Schedule:
+    """A schedule whose threads send and receive at once: warps of their own do one and the other.
+
+    Raises
+    ------
+    ValueError
+        If operations depend on each other, or do both at once.
+    """
+    threads, ops = schedule.threads, schedule.ops
+    sends = SENDS[ops["kind"]]
+    if (ops["dep"] >= 0).any() or (sends & (ops["kind"] != kinds.SEND)).any():
+        raise ValueError(f"the threads of {schedule.algorithm} cannot be split: an operation needs another")
+    thread = np.repeat(np.arange(len(threads)), threads["length"])
+    two = (threads["send_peer"] >= 0) & (threads["recv_peer"] >= 0)
+    part = 2 * thread + (two[thread] & ~sends)
+    order = np.argsort(part, kind="stable")
+    parts, length = np.unique(part, return_counts=True)
+    split = threads[parts // 2].copy()
+    split["length"], split["first"] = length, np.cumsum(length) - length
+    split["recv_peer"][two[parts // 2] & (parts % 2 == 0)] = -1
+    split["send_peer"][parts % 2 == 1] = -1
+    split["id"] = np.arange(len(split)) - np.searchsorted(split["rank"], split["rank"])
+    return replace(schedule, threads=split, ops=ops[order])

@@ -1,0 +1,109 @@
+"""What the emulator runs in place of a closed form: a schedule, and the constants of its system."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from collemu.catalogue import System
+from collemu.emulator import emulate
+from collemu.fidelity.passes import both_ways, in_one_pass
+from collemu.model.bandwidth import count_for_size
+from collemu.schedule import Schedule, build_schedule
+
+#: Whether what long transfers take longer comes on top, or beside what else takes its time; empty: not at all.
+ON_TOP, BESIDE, NO_TAIL = "on top", "beside", ""
+
+
+class Case(NamedTuple):
+    """What was measured."""
+
+    collective: str
+    ranks: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A way to run a case; times are in us, rates in decimal GB/s.
+
+    Attributes
+    ----------
+    algorithm, protocol : str
+    channels : int
+    chunks : int or None
+        As `collemu.build_schedule` takes them.
+    launch_us : float
+        Before a rank's first operation.
+    step_us : float
+        From one send to the next rank's, the two hops of the way included.
+    thread_rate, add_rate : float
+        What a thread copies, and adds.
+    link_rate : float
+        What a chip sends, headers not counted.
+    tail_us : float
+        Empirical, as in the closed forms.
+    tail : str
+        One of the above.
+    """
+
+    algorithm: str
+    protocol: str
+    channels: int
+    chunks: int | None
+    launch_us: float
+    step_us: float
+    thread_rate: float
+    add_rate: float
+    link_rate: float
+    tail_us: float = 0.0
+    tail: str = NO_TAIL
+
+
+@lru_cache(maxsize=4096)
+def time_us(run: Run, case: Case, system: System) -> float:
+    """Microseconds of a run by messages (fidelity flow), and its tail."""
+    result = emulate(
+        _schedule(case.collective, run.algorithm, case.ranks, run.channels, run.chunks),
+        _as_run(system, run),
+        count=count_for_size(case.collective, case.ranks, case.size, _ITEM_BYTES),
+        dtype="float32",
+        protocol=run.protocol,
+        fidelity="flow",
+        timeline=False,
+    )
+    emulated = result.time_s * 1e6
+    busy = max(result.links.up_busy_s.max(initial=0.0), result.links.down_busy_s.max(initial=0.0)) * 1e6
+    longer = float(np.sqrt(busy * run.tail_us))
+    if run.tail == ON_TOP:
+        return emulated + longer
+    return max(emulated, run.launch_us + busy + longer) if run.tail == BESIDE else emulated
+
+
+_ITEM_BYTES = 4  # sizes decide times, not what numbers they hold
+
+
+@lru_cache(maxsize=256)
+def _schedule(collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None) -> Schedule:
+    schedule = build_schedule(collective, algorithm, ranks, channels=channels, chunks=chunks)
+    if algorithm == "direct":
+        return both_ways(schedule)
+    return in_one_pass(schedule) if (collective, algorithm) == ("all_gather", "ring") else schedule
+
+
+def _as_run(system: System, run: Run) -> System:
+    """The system with the run's constants in place of its own."""
+    domain = system.domain
+    payload, header = domain.packet_payload_bytes, domain.packet_header_bytes
+    full = system.chip_bytes_per_s * payload / (payload + header)
+    hops = 2 * domain.hop_latency_s
+    return system.with_(
+        **{
+            "endpoint.launch_s": run.launch_us * 1e-6,
+            "endpoint.copy_bytes_per_s": run.thread_rate * 1e9,
+            "endpoint.reduce_bytes_per_s": run.add_rate * 1e9,
+            "domain.link_efficiency": min(1.0, run.link_rate * 1e9 / full),
+            f"protocol.{run.protocol}.step_latency_s": max(0.0, run.step_us * 1e-6 - hops),
+        }
+    )

@@ -1,0 +1,87 @@
+"""The emulator as the second engine: its schedules are proved, and it agrees with the closed forms."""
+
+import numpy as np
+import pytest
+
+from collemu import build_schedule, verify
+from collemu.fidelity.constants import load_constants
+from collemu.fidelity.emulated import emulated
+from collemu.fidelity.measured import Measured, read_csv
+from collemu.fidelity.passes import both_ways, in_one_pass
+from collemu.fidelity.predict import predict
+
+HEADER = "case_id,system_id,network_id,nodes,ranks,collective,dtype,size_bytes,time_us,algo,nvls,nccl_version\n"
+SIZES = [16, 2048, 65536, 2**20, 2**23, 2**26, 2**29]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Rows of a system: collectives, ranks and sizes, one with another."""
+
+    def rows(system: str, collectives, ranks, sizes=SIZES, *, dtype: str = "float16", algo: str = "auto") -> Measured:
+        path = tmp_path / "rows.csv"
+        lines = [
+            f"c,{system},none,1,{n},{collective},{dtype},{size},1,{algo},auto,2.29.2"
+            for collective in collectives
+            for n in ranks
+            for size in sizes
+        ]
+        path.write_text(HEADER + "\n".join(lines) + "\n")
+        return read_csv(str(path))[0]
+
+    return rows
+
+
+def both(rows: Measured) -> np.ndarray:
+    """The emulator's times over those of the closed forms."""
+    constants = load_constants()
+    found = emulated(rows, constants, lambda: None)
+    assert not found.reasons
+    return found.time_us / predict(rows, constants).time_us
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "sendrecv"])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize(("channels", "chunks"), [(1, 1), (3, 1), (2, 4)])
+def test_threads_that_send_and_receive_at_once_do_the_same(collective, ranks, channels, chunks) -> None:
+    schedule = build_schedule(collective, "direct", ranks, channels=channels, chunks=chunks)
+    split = both_ways(schedule)
+    assert verify(split).messages == verify(schedule).messages
+    assert sorted(split.ops.tolist()) == sorted(schedule.ops.tolist())
+    one_way = (split.threads["send_peer"] < 0) | (split.threads["recv_peer"] < 0)
+    assert one_way.all()
+
+
+def test_threads_whose_operations_need_each_other_are_not_split() -> None:
+    with pytest.raises(ValueError, match="the threads of ring cannot be split"):
+        both_ways(build_schedule("all_reduce", "ring", 4))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_gather_in_one_pass_is_one_in_place(ranks) -> None:
+    schedule = build_schedule("all_gather", "ring", ranks, channels=2, chunks=2)
+    assert verify(in_one_pass(schedule)).messages == verify(schedule).messages
+
+
+@pytest.mark.parametrize("system", ["a100_hgx", "h100_hgx", "b200_hgx", "gb300_nvl72"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"])
+def test_both_engines_agree(table, system, collective) -> None:
+    ratio = both(table(system, [collective], [2, 4, 8]))
+    assert np.median(np.abs(ratio - 1)) < 0.06
+    assert np.abs(ratio - 1).max() < 0.3
+
+
+def test_one_byte_sums_are_slower_in_both(table) -> None:
+    narrow, wide = (
+        emulated(table("gb200_nvl72", ["reduce_scatter"], [2], [2**30], dtype=each), load_constants(), lambda: None)
+        for each in ("int8", "float16")
+    )
+    assert narrow.time_us[0] > 1.02 * wide.time_us[0]
+
+
+def test_what_the_emulator_does_not_run_has_a_reason(table) -> None:
+    found = emulated(table("a100_quad", ["all_reduce"], [4], [1024]), load_constants(), lambda: None)
+    assert found.reasons == {0: "the emulator does not run NCCL, direct mesh yet: --engine model"}
+    found = emulated(table("a100_hgx", ["all_reduce"], [8], [1024], algo="nvls"), load_constants(), lambda: None)
+    assert found.reasons == {0: "no model for all_reduce on a100_hgx"}
+    assert emulated(table("h100_hgx", ["reduce"], [8], [1024]), {}, lambda: None).reasons
