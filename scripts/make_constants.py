@@ -17,7 +17,8 @@ def main(collectives: str, moe: str) -> None:
     for form, group, mask in assigned(rows):
         found[form.name, group] = fit(form, group, rows.where(mask))
         cases[form.name, group] = set(rows.case[mask].tolist())
-    SHIPPED.write_text(constants_text(found, cases) + "\n", encoding="utf-8")
+        # at once: networks, which come last, take the constants of domains from here
+        SHIPPED.write_text(constants_text(found, cases) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

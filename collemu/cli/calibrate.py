@@ -91,7 +91,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     """Fit constants, print each with what it rests on, and write them."""
     import numpy as np
 
-    from collemu.fidelity.constants import constants_text, remarks
+    from collemu.fidelity.constants import USUAL, constants_text, remarks
     from collemu.fidelity.fit import Estimate, fit
     from collemu.fidelity.measured import joined, read_csv
     from collemu.fidelity.predict import assigned
@@ -122,7 +122,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     for (form_name, group), estimates in found.items():
         print(f"# {form_name} {group}: {len(cases[form_name, group])} cases")
         for each in estimates:
-            name = f"{each.constant.name} {each.system}".strip()
+            name = f"{each.constant.name} {(each.owner or USUAL) if each.constant.spread else ''}".strip()
             sure = f"{100 * each.uncertainty:.1f} %" if np.isfinite(each.uncertainty) else "unknown"
             rests = f"{each.rows} rows of {len(each.cases)} cases"
             notes = "".join(f"; {note}" for note in remarks(each))

@@ -14,7 +14,9 @@ HEADER = """\
 # uncertainty is relative, one standard deviation; rows are those whose time it changes.
 """
 
-#: Form -> group -> (constant, system or empty) -> value.
+USUAL = "usual"  # of owners that have no value of their own
+
+#: Form -> group -> (constant, owner or empty) -> value.
 Constants = dict[str, dict[str, dict[tuple[str, str], float]]]
 
 
@@ -47,7 +49,7 @@ def _values(group: Mapping[str, Any]) -> Iterable[tuple[tuple[str, str], float]]
         if "value" in each:
             yield (name, ""), float(each["value"])
         else:
-            yield from (((name, system), float(own["value"])) for system, own in each.items())
+            yield from (((name, "" if owner == USUAL else owner), float(own["value"])) for owner, own in each.items())
 
 
 def constants_text(
@@ -58,7 +60,8 @@ def constants_text(
     for (form, group), estimates in found.items():
         lines.append(f"[{form}.{json.dumps(group)}]")
         for each in estimates:
-            key = f"{each.constant.name}.{each.system}" if each.system else each.constant.name
+            owner = json.dumps(each.owner or USUAL)
+            key = f"{each.constant.name}.{owner}" if each.constant.spread else each.constant.name
             lines.append(f"{key} = {_line(each)}")
         lines += [f"cases = {json.dumps(sorted(cases[form, group]))}", ""]
     return "\n".join(lines)

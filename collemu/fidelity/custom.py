@@ -23,6 +23,10 @@ class Custom:
         kinds = [f"{system} {kind}" for system, kind in zip(rows.system, kinds_of(rows), strict=True)]
         return np.where(known, kinds, "").astype(object)
 
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """The system."""
+        return rows.system
+
     def constants(self, group: str) -> tuple[Constant, ...]:
         """Of a system and a kind of kernel."""
         system, kind = group.split()

@@ -1,7 +1,7 @@
 """Which constant would have to change by how much, to explain a case that is slower than the model."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,12 +9,13 @@ from collemu.fidelity.constants import Constants
 from collemu.fidelity.fit import spread_of
 from collemu.fidelity.form import Floats, Form
 from collemu.fidelity.measured import Measured
+from collemu.fidelity.networks import network_of
 from collemu.fidelity.predict import assigned
 
 #: What is wrong in one piece -> the constants that change together, by the same factor.
 CULPRITS: dict[str, tuple[str, ...]] = {
-    "network rate": ("nic_GBps", "tree_ll_GBps", "tree_ll128_GBps", "gather_ll_GBps"),
-    "network latency": ("tree_ll_us", "tree_ll128_us", "net_step_us", "tree_us", "p2p_us"),
+    "network rate": ("nic_share", "tree_ll_GBps", "gather_ll_GBps"),
+    "network latency": ("latency_share", "ll_us", "ll128_us", "simple_us", "nvls_tree_us", "p2p_us"),
     "link rate": ("link_GBps", "nvls_GBps", "one_shot_GBps", "two_shot_GBps"),
     "launch": ("launch_us", "start_us"),
     "latency of a step": ("ll_step_us", "ll128_step_us", "simple_step_us"),
@@ -23,6 +24,7 @@ CULPRITS: dict[str, tuple[str, ...]] = {
 FACTORS = np.exp2(np.arange(-8, 8.01, 0.125))
 HEALTHY = 0.1  # mean errors up to it need no explanation; of a healthy case they are some percent
 BETTER = 0.01  # by which a culprit must explain a case better than those before it
+SOCKETS, RDMA = "tcp_", "ib_ndr_400g_per_gpu"  # networks of the first kind are compared with what could be there
 SOCKETS_GBPS = 10.0  # what TCP gives a chip at most, where RDMA gives 20 and more
 HALF = (0.4, 0.6)
 
@@ -78,19 +80,17 @@ class Diagnosis:
 def diagnoses(rows: Measured, constants: Constants) -> Iterator[Diagnosis]:
     """Of each case, in the order of the rows."""
     for form, group, mask in assigned(rows):
-        known = constants.get(form.name, {}).get(group)
-        fitted = known or _typical(constants.get(form.name, {}))
-        if not fitted:
+        fitted = constants.get(form.name, {}).get(group)
+        if fitted is None:
             continue
+        known = {owner for _, owner in fitted if owner}
         own = rows.where(mask)
         for case in dict.fromkeys(own.case.tolist()):
-            yield _diagnosis(form, group, fitted, own.where(own.case == case), typical=known is None)
-
-
-def _typical(groups: Mapping[str, Mapping[tuple[str, str], float]]) -> dict[tuple[str, str], float]:
-    """The medians of what other groups have."""
-    names = {key for group in groups.values() for key in group}
-    return {key: float(np.median([group[key] for group in groups.values() if key in group])) for key in names}
+            each = own.where(own.case == case)
+            typical = bool(known) and form.owners(each)[0] not in known
+            if each.network[0].startswith(SOCKETS):
+                each = replace(each, network=np.full(len(each), RDMA, object))
+            yield _diagnosis(form, group, fitted, each, typical=typical)
 
 
 def _diagnosis(
@@ -98,7 +98,6 @@ def _diagnosis(
 ) -> Diagnosis:
     values = spread_of(form, group, fitted, rows)
     ratio = float((rows.time_us / form.time_us(values, rows))[rows.size.argmax()])
-    units = {each.name: each.unit for each in form.constants(group)}
     healthy = _error(form, values, rows, (), 1.0)
     best: tuple[float, str, float] | None = None
     for culprit, names in CULPRITS.items():
@@ -110,8 +109,17 @@ def _diagnosis(
     if best is None or healthy <= HEALTHY or best[2] == 1.0:
         return Diagnosis(rows.case[0], ratio, None, 1.0, 0.0, "", healthy, typical)
     left, culprit, factor = best
-    name = next(name for name in CULPRITS[culprit] if name in values)
-    return Diagnosis(rows.case[0], ratio, culprit, factor, float(values[name][0]) * factor, units[name], left, typical)
+    value, unit = _shown(form, group, next(name for name in CULPRITS[culprit] if name in values), values, rows)
+    return Diagnosis(rows.case[0], ratio, culprit, factor, value * factor, unit, left, typical)
+
+
+def _shown(form: Form, group: str, name: str, values: Mapping[str, Floats], rows: Measured) -> tuple[float, str]:
+    """A constant as users know it: shares of what a network has, as that."""
+    value = float(values[name][0])
+    if name in ("nic_share", "latency_share"):
+        rate, latency = network_of(rows.network[0])
+        return (value * rate, "GB/s") if name == "nic_share" else (value * latency, "us")
+    return value, next(each.unit for each in form.constants(group) if each.name == name)
 
 
 def _error(form: Form, values: Mapping[str, Floats], rows: Measured, names: tuple[str, ...], factor: float) -> float:

@@ -10,7 +10,7 @@ from collemu.fidelity.constants import Constants
 from collemu.fidelity.fit import spread_of
 from collemu.fidelity.form import Values
 from collemu.fidelity.measured import Measured
-from collemu.fidelity.predict import Predictions, assigned, family_of
+from collemu.fidelity.predict import Predictions, assigned, families_of
 from collemu.fidelity.runs import Case, Run, time_us
 
 #: By form, the runs of rows. Others have closed forms alone.
@@ -34,7 +34,9 @@ def emulated(rows: Measured, constants: Constants, count: Callable[[], None]) ->
     for form, group, mask in assigned(rows):
         own, places = rows.where(mask), np.flatnonzero(mask).tolist()
         if form.name not in RUNS:
-            reasons |= dict.fromkeys(places, f"the emulator does not run {family_of(form, group)} yet: --engine model")
+            reasons |= dict.fromkeys(
+                places, f"the emulator does not run {families_of(form, group, own)[0]} yet: --engine model"
+            )
             continue
         fitted = constants.get(form.name, {}).get(group)
         if fitted is None:
@@ -47,7 +49,7 @@ def emulated(rows: Measured, constants: Constants, count: Callable[[], None]) ->
                 continue
             case = Case(own.collective[number], int(own.ranks[number]), int(own.size[number]))
             found[place] = time_us(run, case, systems[own.system[number]])
-        family[mask] = family_of(form, group)
+        family[mask] = families_of(form, group, own)
     for place in np.flatnonzero(np.isnan(found)).tolist():
         reasons.setdefault(place, f"no model for {rows.collective[place]} on {rows.system[place]}")
     return Predictions(found, family, reasons)

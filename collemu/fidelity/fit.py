@@ -1,6 +1,6 @@
 """Constants from measured cases: robust least squares of relative errors, and how sure each constant is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -17,6 +17,8 @@ FREEDOM = 20.0  # a constant is sought between a twentieth of where fits start, 
 STARTS = 3
 STEP = 1e-3
 PULL = 0.02  # of where fits start, on the logarithm of a constant: it decides what no row decides
+MOST_STEPS = 100
+RESTS = 0.1
 WEAK = 0.5  # relative uncertainty beyond which rows say little of a constant
 
 
@@ -27,8 +29,8 @@ class Estimate:
     Attributes
     ----------
     constant : Constant
-    system : str
-        Whose it is; empty for the whole group.
+    owner : str
+        Whose it is; empty for what all share, or is usual.
     value : float
     uncertainty : float
         Relative: one standard deviation, from how the errors change with it; infinite where no row depends on it.
@@ -39,7 +41,7 @@ class Estimate:
     """
 
     constant: Constant
-    system: str
+    owner: str
     value: float
     uncertainty: float
     rows: int
@@ -52,37 +54,55 @@ class Estimate:
 
 
 class Unknowns:
-    """The constants of a group as one vector of logarithms.
+    """The constants of a group as one vector of logarithms: what is usual, then how far each owner is from it.
 
     Parameters
     ----------
     form : Form
     group : str
-    systems : sequence of str
-        Those that have constants of their own.
+    rows : Measured
+        Whose owners have constants of their own.
     """
 
-    def __init__(self, form: Form, group: str, systems: Sequence[str]) -> None:
+    def __init__(self, form: Form, group: str, rows: Measured) -> None:
         self.form = form
-        self.each: list[tuple[Constant, str]] = []
-        for constant in form.constants(group):
-            owners = systems if constant.of_system else ("",)
-            self.each += [(constant, owner) for owner in owners]
-        self.start = np.log([constant.start for constant, _ in self.each])
+        self.constants = form.constants(group)
+        self.owned = [constant for constant in self.constants if constant.spread]
+        self.owners: list[str] = sorted(set(form.owners(rows).tolist()))
+        self.shared = len(self.constants)
+        usual = np.log([constant.start for constant in self.constants])
+        most = np.log([constant.most for constant in self.constants])
+        away = np.zeros(len(self.owned) * len(self.owners))
+        self.start = np.append(usual, away)
         self.low = self.start - np.log(FREEDOM)
-        self.high = np.minimum(self.start + np.log(FREEDOM), np.log([constant.most for constant, _ in self.each]))
+        self.high = np.append(np.minimum(usual + np.log(FREEDOM), most), away + np.log(FREEDOM))
+        spreads = np.repeat([constant.spread for constant in self.owned], len(self.owners))
+        self.pull = np.append(np.full(self.shared, PULL), SCALE / np.maximum(spreads, TOLD))
 
-    def spread(self, unknowns: Floats, rows: Measured) -> dict[str, Floats]:
-        """Of every row, the values of its constants."""
+    def place(self, constant: Constant, owner: str) -> int:
+        """Where the vector has how far an owner is from what is usual."""
+        return self.shared + self.owned.index(constant) * len(self.owners) + self.owners.index(owner)
+
+    def places(self, rows: Measured) -> NDArray[np.int64]:
+        """The owner of each row by number; one more than there are for those that are unknown."""
+        numbers = {owner: number for number, owner in enumerate(self.owners)}
+        return np.array([numbers.get(owner, len(self.owners)) for owner in self.form.owners(rows).tolist()], np.int64)
+
+    def spread(self, unknowns: Floats, owner: NDArray[np.int64]) -> dict[str, Floats]:
+        """Values of the constants for rows of these owners."""
         values: dict[str, Floats] = {}
-        for (constant, owner), value in zip(self.each, np.exp(unknowns), strict=True):
-            own = values.setdefault(constant.name, np.full(len(rows), np.nan))
-            own[(rows.system == owner) if owner else slice(None)] = value
+        own = np.zeros((len(self.owned), len(self.owners) + 1))
+        own[:, :-1] = unknowns[self.shared :].reshape(len(self.owned), len(self.owners))
+        for number, constant in enumerate(self.constants):
+            logarithm = np.full(len(owner), unknowns[number])
+            if constant.spread:
+                logarithm += own[self.owned.index(constant)][owner]
+            values[constant.name] = np.minimum(np.exp(logarithm), constant.most)
         return values
 
-    def errors(self, unknowns: Floats, rows: Measured) -> Floats:
+    def errors(self, unknowns: Floats, rows: Measured, owner: NDArray[np.int64]) -> Floats:
         """Logarithms of predicted over measured time."""
-        return np.log(self.form.time_us(self.spread(unknowns, rows), rows) / rows.time_us)
+        return np.log(self.form.time_us(self.spread(unknowns, owner), rows) / rows.time_us)
 
 
 def fit(form: Form, group: str, rows: Measured) -> list[Estimate]:
@@ -93,9 +113,8 @@ def fit(form: Form, group: str, rows: Measured) -> list[Estimate]:
     ValueError
         If SciPy is missing.
     """
-    unknowns = Unknowns(form, group, sorted(set(rows.system.tolist())))
-    found = _least_squares(unknowns, rows)
-    return _estimates(unknowns, found, rows)
+    unknowns = Unknowns(form, group, rows)
+    return _estimates(unknowns, _least_squares(unknowns, rows), rows)
 
 
 def _least_squares(unknowns: Unknowns, rows: Measured) -> Floats:
@@ -105,9 +124,10 @@ def _least_squares(unknowns: Unknowns, rows: Measured) -> Floats:
         raise ValueError('fits need SciPy; install it with: pip install "collemu[fit]"') from None
     rng = np.random.default_rng(0)
     inside = (unknowns.low + STEP, unknowns.high - STEP)
+    owner = unknowns.places(rows)
 
     def errors(each: Floats) -> Floats:
-        return np.append(unknowns.errors(each, rows), PULL * (each - unknowns.start))
+        return np.append(unknowns.errors(each, rows, owner), unknowns.pull * (each - unknowns.start))
 
     best = None
     for number in range(STARTS):
@@ -118,6 +138,7 @@ def _least_squares(unknowns: Unknowns, rows: Measured) -> Floats:
             bounds=(unknowns.low, unknowns.high),
             loss="soft_l1",
             f_scale=SCALE,
+            max_nfev=MOST_STEPS,
         )
         best = result if best is None or result.cost < best.cost else best
     assert best is not None
@@ -126,37 +147,37 @@ def _least_squares(unknowns: Unknowns, rows: Measured) -> Floats:
 
 def _estimates(unknowns: Unknowns, found: Floats, rows: Measured) -> list[Estimate]:
     """With uncertainties from the errors' slopes, where errors beyond the scale weigh less."""
-    errors = unknowns.errors(found, rows)
+    owner = unknowns.places(rows)
+    errors = unknowns.errors(found, rows, owner)
     slopes = np.stack(
         [
-            (unknowns.errors(found + STEP * direction, rows) - unknowns.errors(found - STEP * direction, rows))
-            / 2
-            / STEP
-            for direction in np.eye(len(found))
+            (unknowns.errors(found + away, rows, owner) - unknowns.errors(found - away, rows, owner)) / 2 / STEP
+            for away in STEP * np.eye(len(found))
         ],
         axis=1,
     )
     weights = 1 / np.sqrt(1 + (errors / SCALE) ** 2)
-    information = slopes.T @ (weights[:, None] * slopes) + PULL**2 * np.eye(len(found))
-    freedom = max(1, len(rows) - len(found))
-    variance = float((weights * errors**2).sum()) / freedom
-    deviations = _deviations(information, variance)
-    return [
-        Estimate(
-            constant,
-            owner,
-            float(np.exp(found[place])),
-            deviations[place] if np.abs(slopes[:, place]).max() > TOLD else np.inf,
-            int((np.abs(slopes[:, place]) >= 0.1).sum()),
-            tuple(sorted(set(rows.case[np.abs(slopes[:, place]) >= 0.1].tolist()))),
-        )
-        for place, (constant, owner) in enumerate(unknowns.each)
-    ]
-
-
-def _deviations(information: NDArray[np.float64], variance: float) -> list[float]:
-    """Standard deviations."""
-    return np.sqrt(variance * np.diag(np.linalg.inv(information))).tolist()
+    information = slopes.T @ (weights[:, None] * slopes) + np.diag(unknowns.pull**2)
+    variance = float((weights * errors**2).sum()) / max(1, len(rows) - len(found))
+    covariance = variance * np.linalg.inv(information)
+    estimates: list[Estimate] = []
+    for number, constant in enumerate(unknowns.constants):
+        for each in ("", *unknowns.owners) if constant.spread else ("",):
+            parts = [number] + ([unknowns.place(constant, each)] if each else [])
+            slope = np.abs(slopes[:, parts[-1]])
+            deviation = float(np.sqrt(covariance[np.ix_(parts, parts)].sum()))
+            rests = slope >= RESTS
+            estimates.append(
+                Estimate(
+                    constant,
+                    each,
+                    min(float(np.exp(found[parts].sum())), constant.most),
+                    deviation if slope.max() > TOLD else np.inf,
+                    int(rests.sum()),
+                    tuple(sorted(set(rows.case[rests].tolist()))),
+                )
+            )
+    return estimates
 
 
 def folds_of(rows: Measured, folds: int) -> list[NDArray[np.bool_]]:
@@ -172,24 +193,23 @@ def folds_of(rows: Measured, folds: int) -> list[NDArray[np.bool_]]:
 def cross_validated(form: Form, group: str, rows: Measured, folds: int) -> Floats:
     """Microseconds of each row, from constants that were fitted without its case, and the others of its fold."""
     predicted = np.full(len(rows), np.nan)
-    systems = sorted(set(rows.system.tolist()))
-    unknowns = Unknowns(form, group, systems)
     for away in folds_of(rows, folds):
         if away.all():
             continue  # a single case says nothing of itself
+        unknowns = Unknowns(form, group, rows.where(~away))
         found = _least_squares(unknowns, rows.where(~away))
         left = rows.where(away)
-        predicted[away] = form.time_us(unknowns.spread(found, left), left)
+        predicted[away] = form.time_us(unknowns.spread(found, unknowns.places(left)), left)
     return predicted
 
 
 def spread_of(form: Form, group: str, constants: Mapping[tuple[str, str], float], rows: Measured) -> dict[str, Floats]:
-    """Values of the constants for each row; those of a system that has none are the median of the others."""
+    """Values of the constants for each row; an owner that has none of its own has what is usual."""
     values: dict[str, Floats] = {}
+    owners, place = np.unique(form.owners(rows).astype(str), return_inverse=True)
     for constant in form.constants(group):
-        own = {system: value for (name, system), value in constants.items() if name == constant.name}
-        if not own:
-            continue
-        usual = own.get("", float(np.median(list(own.values()))))
-        values[constant.name] = np.array([own.get(system, usual) for system in rows.system.tolist()])
+        usual = constants.get((constant.name, ""))
+        if usual is not None:
+            each = [constants.get((constant.name, owner), usual) for owner in owners.tolist()]
+            values[constant.name] = np.array(each, float)[place]
     return values

@@ -24,8 +24,8 @@ class Constant:
         Where fits start.
     most : float
         No more: a link's line rate.
-    of_system : bool
-        Whether each system of a group has its own.
+    spread : float
+        How far, as a logarithm, the values of owners are from what is usual; 0: all share one.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Constant:
     meaning: str
     start: float
     most: float = np.inf
-    of_system: bool = False
+    spread: float = 0.0
 
 
 class Form(Protocol):
@@ -43,6 +43,10 @@ class Form(Protocol):
 
     def groups(self, rows: Measured) -> NDArray[np.object_]:
         """Which set of constants each row belongs to; empty where the form is not for it."""
+        ...
+
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """Whose constants each row takes, of those that are not shared: a system or a network."""
         ...
 
     def constants(self, group: str) -> tuple[Constant, ...]:

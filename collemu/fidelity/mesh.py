@@ -23,6 +23,10 @@ class Mesh:
         able = (rows.network == NO_NETWORK) & ~rows.custom & np.isin(rows.collective, COLLECTIVES)
         return np.where(able & np.isin(rows.system, list(LINKS)), rows.system, "").astype(object)
 
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """The system."""
+        return rows.system
+
     def constants(self, group: str) -> tuple[Constant, ...]:
         """Of a system."""
         old = group == "a100_quad"

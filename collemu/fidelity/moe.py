@@ -25,6 +25,10 @@ class Moe:
         kinds = [f"{kernel} {phase}" for kernel, phase in zip(rows.algorithm, rows.collective, strict=True)]
         return np.where(~np.isnan(rows.tokens), [kind.replace(" ", "_") for kind in kinds], "").astype(object)
 
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """The system."""
+        return rows.system
+
     def constants(self, group: str) -> tuple[Constant, ...]:
         """Of a kernel and a phase."""
         start = (

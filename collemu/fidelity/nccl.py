@@ -59,8 +59,12 @@ class Nccl:
         able = (rows.network == NO_NETWORK) & ~rows.custom & np.isin(rows.collective, COLLECTIVES)
         return np.where(able, [ARCHITECTURES.get(system, "") for system in rows.system], "").astype(object)
 
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """The system."""
+        return rows.system
+
     def constants(self, group: str) -> tuple[Constant, ...]:
-        """Of an architecture; a launch for each system."""
+        """Of an architecture; each system has a launch of its own."""
         return _constants(group)
 
     def time_us(self, values: Values, rows: Measured) -> Floats:
@@ -78,28 +82,28 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendre
 def _constants(group: str) -> tuple[Constant, ...]:
     line, start = LINE_RATE[group], STARTS[group]
     of = (
-        ("launch_us", "us", "launch, kernel and synchronisation", np.inf, True),
-        ("cta_us", "us", "more channels, for each eightfold", np.inf, False),
-        ("ll_step_us", "us", "a step of the ring in LL", np.inf, False),
-        ("ll_channel_GBps", "GB/s", "what a channel moves in LL", np.inf, False),
-        ("ll_store_GBps", "GB/s", "what a channel stores of a gather in LL", np.inf, False),
-        ("ll128_step_us", "us", "a step of the ring in LL128", np.inf, False),
-        ("simple_step_us", "us", "a step of the ring in Simple, as far as bytes do not hide it", np.inf, False),
-        ("tail_us", "us", "empirical: what long transfers take longer", np.inf, False),
-        ("link_GBps", "GB/s", "what a chip sends", line, False),
-        ("copy_GBps", "GB/s", "the last, receive-only copy", np.inf, False),
-        ("narrow_GBps", "GB/s", "what sums of one-byte types cost beside it", np.inf, False),
-        ("nvls_us", "us", "starting NVLS", np.inf, False),
-        ("nvls_GBps", "GB/s", "what a chip sends and gets in NVLS", line, False),
-        ("nvls_chunk_us", "us", "a chunk of NVLS", np.inf, False),
-        ("p2p_peer_us", "us", "each peer", np.inf, False),
-        ("p2p_step_us", "us", "a step of Simple to a peer, from NCCL 2.29 on", np.inf, False),
-        ("p2p_ll_GBps", "GB/s", "a peer's small message", np.inf, False),
-        ("p2p_channel_GBps", "GB/s", "what a channel moves to a peer", np.inf, False),
+        ("launch_us", "us", "launch, kernel and synchronisation", np.inf, 0.5),
+        ("cta_us", "us", "more channels, for each eightfold", np.inf, 0.0),
+        ("ll_step_us", "us", "a step of the ring in LL", np.inf, 0.0),
+        ("ll_channel_GBps", "GB/s", "what a channel moves in LL", np.inf, 0.0),
+        ("ll_store_GBps", "GB/s", "what a channel stores of a gather in LL", np.inf, 0.0),
+        ("ll128_step_us", "us", "a step of the ring in LL128", np.inf, 0.0),
+        ("simple_step_us", "us", "a step of the ring in Simple, as far as bytes do not hide it", np.inf, 0.0),
+        ("tail_us", "us", "empirical: what long transfers take longer", np.inf, 0.0),
+        ("link_GBps", "GB/s", "what a chip sends", line, 0.0),
+        ("copy_GBps", "GB/s", "the last, receive-only copy", np.inf, 0.0),
+        ("narrow_GBps", "GB/s", "what sums of one-byte types cost beside it", np.inf, 0.0),
+        ("nvls_us", "us", "starting NVLS", np.inf, 0.0),
+        ("nvls_GBps", "GB/s", "what a chip sends and gets in NVLS", line, 0.0),
+        ("nvls_chunk_us", "us", "a chunk of NVLS", np.inf, 0.0),
+        ("p2p_peer_us", "us", "each peer", np.inf, 0.0),
+        ("p2p_step_us", "us", "a step of Simple to a peer, from NCCL 2.29 on", np.inf, 0.0),
+        ("p2p_ll_GBps", "GB/s", "a peer's small message", np.inf, 0.0),
+        ("p2p_channel_GBps", "GB/s", "what a channel moves to a peer", np.inf, 0.0),
     )
     return tuple(
-        Constant(name, unit, meaning, start[place], most, of_system)
-        for place, (name, unit, meaning, most, of_system) in enumerate(of)
+        Constant(name, unit, meaning, start[place], most, spread)
+        for place, (name, unit, meaning, most, spread) in enumerate(of)
         if NVLS_EFFICIENCY[group] or not name.startswith("nvls")
     )
 

@@ -1,24 +1,30 @@
-"""NCCL on several domains that a network joins: trees, rings, NVLS trees, and point to point."""
+"""NCCL on several domains that a network joins: trees, rings, NVLS trees, and point to point.
+
+Constants of the domains are those of the architecture; a network's line rate and latency are the catalogue's. What is
+fitted is what software makes of them, shared by all networks, and how far a network is from that.
+"""
 
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collemu.catalogue import load_system
+from collemu.fidelity.constants import load_constants
 from collemu.fidelity.form import Constant, Floats, Values, tail, us_of
 from collemu.fidelity.measured import NO_NETWORK, Measured
-from collemu.fidelity.nccl import ARCHITECTURES
+from collemu.fidelity.nccl import ARCHITECTURES, NARROW
 
-MOST_OF_A_DOMAIN = 72
+RACK_CHIPS = 72
 FAMILIES = {**ARCHITECTURES, "a100_quad": "ampere", "gh200_quad": "hopper"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
-
-# Of the domains, by architecture, as single domains were fitted: launch us, LL step us, link and NVLS GB/s.
-DOMAINS = {
-    "ampere": (8.0, 0.97, 235.0, 0.0),
-    "hopper": (4.6, 0.82, 377.0, 335.0),
-    "blackwell": (7.4, 1.29, 712.0, 735.0),
-}
+GROUP = "nccl"
+NVLS_TREE_MOST_RANKS = 8  # of a domain: racks show the bus bandwidth of a ring
+WITHOUT_LL128 = "efa"  # whose curves have none
+WAIT_OVERLAP = 1.3  # 1: a ring waits, then moves its data; more: partly at once
+BOTH_OVERLAP = 6  # of the network and the links of a domain
+LL128_PAYLOAD = 0.93
+NEVER_US = 1e12
 
 
 class Networks:
@@ -27,88 +33,160 @@ class Networks:
     name = "networks"
 
     def groups(self, rows: Measured) -> NDArray[np.object_]:
-        """The network and the architecture, for what NCCL does on several domains."""
+        """One, for what NCCL does on several domains."""
         able = (rows.network != NO_NETWORK) & ~rows.custom & np.isin(rows.collective, COLLECTIVES)
-        known = able & np.isin(rows.system, list(FAMILIES))
-        kinds = [f"{network} {_kind(system)}" for network, system in zip(rows.network, rows.system, strict=True)]
-        return np.where(known, kinds, "").astype(object)
+        return np.where(able & np.isin(rows.system, list(FAMILIES)), GROUP, "").astype(object)
+
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """The network; between racks it is another."""
+        kinds = [" racks" if _is_rack(system) else "" for system in rows.system.tolist()]
+        return rows.network.astype(object) + np.array(kinds, object)
 
     def constants(self, group: str) -> tuple[Constant, ...]:
-        """Of a network."""
-        return _constants()
+        """Shared by all networks, some with a value of its own for each."""
+        return _CONSTANTS
 
     def time_us(self, values: Values, rows: Measured) -> Floats:
-        """An all_reduce: the quickest of tree in LL and LL128, NVLS tree, and ring; others as NCCL has them."""
-        launch, step, link, nvls = np.array([DOMAINS[FAMILIES[system]] for system in rows.system.tolist()]).T
-        ranks, size = rows.ranks, rows.size
-        domains = np.where(ranks > MOST_OF_A_DOMAIN, np.maximum(rows.nodes, 2), rows.nodes)
-        racks = np.array([system.endswith("nvl72") for system in rows.system.tolist()]) & (ranks > MOST_OF_A_DOMAIN)
-        domains = np.where(racks, np.ceil(ranks / MOST_OF_A_DOMAIN), domains)
-        local = ranks / domains
-        hops = np.log2(np.maximum(domains, 2))
-
-        intra = 2 * (local - 1) * step
-        by_ll = launch + intra + 2 * hops * values["tree_ll_us"] + us_of(size, values["tree_ll_GBps"])
-        by_ll128 = launch + 1.6 * intra + 2 * hops * values["tree_ll128_us"] + us_of(size, values["tree_ll128_GBps"])
-        across = us_of(2 * (domains - 1) / domains * size, local * values["nic_GBps"])
-        inside = us_of(2 * (local - 1) / local * size, link)
-        inside = np.where(nvls > 0, us_of(size * (1 + 1 / local), np.maximum(nvls, 1)), inside)
-        bulk = (across**4 + inside**4) ** 0.25
-        pieces = np.sqrt(size / 1e6) * values["piece_us"] * hops
-        by_tree = (
-            launch
-            + values["tree_us"]
-            + 2 * hops * values["net_step_us"]
-            + bulk
-            + pieces
-            + tail(bulk, values["tail_us"])
-        )
-        rate = np.minimum(link, local * values["nic_GBps"])
-        around = us_of(2 * (ranks - 1) / ranks * size, rate)
-        by_ring = launch + 6 * (ranks - 1) * step + 2 * (domains - 1) * values["net_step_us"] + around
-        by_ring += tail(around, values["tail_us"])
-        all_reduce = np.min([by_ll, by_ll128, by_tree, by_ring], axis=0)
-
-        share = (ranks - 1) / ranks * size
-        gather_ll = launch + (ranks - 1) * step + (domains - 1) * values["tree_ll_us"]
-        gather_ll += us_of(share, values["gather_ll_GBps"])
-        gather_ll128 = launch + 1.5 * (ranks - 1) * step + (domains - 1) * values["tree_ll128_us"]
-        gather_ll128 += us_of(share, np.minimum(0.93 * rate, values["tree_ll128_GBps"]))
-        around = us_of(share, rate)
-        gather = launch + 3.5 * (ranks - domains) + (domains - 1) * values["net_step_us"] + around
-        gather = np.min([gather_ll, gather_ll128, gather + tail(around, values["tail_us"])], axis=0)
-
-        apart = us_of(size * (ranks - local) / ranks, values["nic_GBps"] * values["p2p_share"])
-        exchange = (
-            launch + values["p2p_us"] + values["p2p_peer_us"] * (ranks - local) + apart + tail(apart, values["tail_us"])
-        )
-        apart = us_of(size, values["nic_GBps"] * values["p2p_share"])
-        shift = launch + values["tree_ll_us"] + apart + tail(apart, values["tail_us"])
+        """The quickest of what NCCL has for the collective."""
+        way = _Way(values, rows)
         return np.select(
             [rows.collective == "all_reduce", rows.collective == "alltoall", rows.collective == "sendrecv"],
-            [all_reduce, exchange, shift],
-            gather,
+            [way.all_reduce(), way.alltoall(), way.sendrecv()],
+            way.gather(),
         )
 
 
-def _kind(system: str) -> str:
-    return "racks" if system.endswith("nvl72") else FAMILIES.get(system, "")
+class _Way:
+    """Times of rows; all of them arrays, an entry a row."""
+
+    def __init__(self, values: Values, rows: Measured) -> None:
+        self.values, self.rows = values, rows
+        systems, place = np.unique(rows.system.astype(str), return_inverse=True)
+        chips = np.array([_chip(system) for system in systems.tolist()])[place].T
+        self.launch, self.step, self.link, self.nvls = chips
+        rack = np.array([_is_rack(system) for system in systems.tolist()])[place]
+        hopper = np.array([FAMILIES[system] == "hopper" for system in systems.tolist()])[place]
+        domains = np.where(rack & (rows.ranks > RACK_CHIPS), np.ceil(rows.ranks / RACK_CHIPS), rows.nodes)
+        self.domains = np.maximum(domains, 2)
+        self.local = rows.ranks / self.domains
+        self.levels = np.log2(self.domains)
+        networks, place = np.unique(rows.network.astype(str), return_inverse=True)
+        rate, latency = np.array([network_of(network) for network in networks.tolist()])[place].T
+        self.nic = values["nic_share"] * rate
+        self.latency = values["latency_share"] * latency
+        self.narrow_link = np.minimum(self.link, self.local * self.nic)
+        self.in_switch = np.where(hopper, values["nvls_tree_share"], 1.0) * self.nvls
+        none = (self.nvls == 0) | np.isin(rows.dtype, NARROW) | (rows.nvls == "off") | (rows.algorithm == "ring")
+        self.no_nvls = none | (self.local > NVLS_TREE_MOST_RANKS)
+        self.no_ll128 = np.array([network.startswith(WITHOUT_LL128) for network in networks.tolist()])[place]
+
+    def hop(self, protocol: str) -> Floats:
+        """A message over the network."""
+        if protocol == "simple":
+            return self.values["simple_share"] * self.latency + self.values["simple_us"]
+        return self.latency + self.values[f"{protocol}_us"]
+
+    def all_reduce(self) -> Floats:
+        """Trees pass a chain of the domain's ranks up, and down again."""
+        values, size = self.values, self.rows.size
+        chain, hops = 2 * (self.local - 1), 2 * self.levels
+        across = us_of(2 * (self.domains - 1) / self.domains * size, self.local * self.nic)
+        up_and_down = us_of(2 * size, self.link)
+        by_ll = self.launch + chain * self.step + hops * self.hop("ll") + us_of(size, values["tree_ll_GBps"])
+        bulk = np.maximum(across, up_and_down) / LL128_PAYLOAD
+        by_ll128 = self.launch + 1.5 * chain * self.step + hops * self.hop("ll128")
+        by_ll128 += bulk + self.levels * tail(bulk, values["fill_us"])
+        bulk = (across**4 + up_and_down**4) ** 0.25
+        simple = self.launch + chain * SIMPLE_CHAIN_US + hops * self.hop("simple")
+        simple += bulk + self.levels * tail(bulk, values["fill_us"])
+        inside = us_of(size * (1 + 1 / self.local), np.maximum(self.in_switch, 1))
+        bulk = (across**BOTH_OVERLAP + inside**BOTH_OVERLAP) ** (1 / BOTH_OVERLAP)
+        by_switch = self.launch + values["nvls_tree_us"] * self.levels + bulk + tail(bulk, values["tail_us"])
+        ring_only = self.rows.algorithm == "ring"
+        return _least(
+            np.where(ring_only, NEVER_US, by_ll),
+            np.where(ring_only | self.no_ll128, NEVER_US, by_ll128),
+            np.where(ring_only, NEVER_US, simple),
+            np.where(self.no_nvls, NEVER_US, by_switch),
+            self.ring(2.0),
+        )
+
+    def ring(self, turns: float) -> Floats:
+        """In Simple: so many turns through all ranks; waits and bytes are partly at once."""
+        ranks, values = self.rows.ranks, self.values
+        wait = turns * ((ranks - self.domains) * values["inner_us"] + (self.domains - 1) * self.hop("simple"))
+        bulk = us_of(turns * (ranks - 1) / ranks * self.rows.size, self.narrow_link)
+        moved = bulk + tail(bulk, values["tail_us"])
+        return self.launch + (wait**WAIT_OVERLAP + moved**WAIT_OVERLAP) ** (1 / WAIT_OVERLAP)
+
+    def gather(self) -> Floats:
+        """A ring, of an all_gather or a reduce_scatter."""
+        ranks, values = self.rows.ranks, self.values
+        share = (ranks - 1) / ranks * self.rows.size
+        by_ll = self.launch + (ranks - 1) * self.step + (self.domains - 1) * self.hop("ll")
+        by_ll += us_of(share, values["gather_ll_GBps"])
+        bulk = us_of(share, LL128_PAYLOAD * self.narrow_link)
+        by_ll128 = self.launch + 1.5 * (ranks - 1) * self.step + (self.domains - 1) * self.hop("ll128")
+        by_ll128 += bulk + tail(bulk, values["gather_fill_us"])
+        return _least(by_ll, np.where(self.no_ll128, NEVER_US, by_ll128), self.ring(1.0))
+
+    def alltoall(self) -> Floats:
+        """What goes to other domains decides."""
+        values, others = self.values, self.rows.ranks - self.local
+        apart = us_of(self.rows.size * others / self.rows.ranks, values["p2p_share"] * self.nic)
+        start = self.launch + values["p2p_us"] + values["p2p_peer_us"] * others
+        return start + apart + tail(apart, values["tail_us"])
+
+    def sendrecv(self) -> Floats:
+        """To the next rank, which for one rank of a domain is in the next."""
+        apart = us_of(self.rows.size, self.values["p2p_share"] * self.nic)
+        return self.launch + self.hop("ll") + apart + tail(apart, self.values["tail_us"])
+
+
+SIMPLE_CHAIN_US = 4.0  # NCCL's own number for a hop of a tree in Simple over NVLink (graph/tuning.cc)
+
+
+def _least(*times: Floats) -> Floats:
+    """The least; a little less where two are close, so that slopes do not jump."""
+    least = np.min(times, axis=0)
+    return least * np.sum([(time / least) ** -12.0 for time in times], axis=0) ** (-1 / 12)
+
+
+def _is_rack(system: str) -> bool:
+    return system.endswith("nvl72")
 
 
 @lru_cache
-def _constants() -> tuple[Constant, ...]:
-    return (
-        Constant("tree_ll_us", "us", "a hop between domains in LL", 8.0),
-        Constant("tree_ll128_us", "us", "a hop between domains in LL128", 12.0),
-        Constant("net_step_us", "us", "a step between domains in Simple", 10.0),
-        Constant("nic_GBps", "GB/s", "what a chip sends between domains", 42.0, 100.0),
-        Constant("tail_us", "us", "empirical: what long transfers take longer", 8.0),
-        Constant("tree_ll_GBps", "GB/s", "a tree in LL", 5.0),
-        Constant("tree_ll128_GBps", "GB/s", "a tree in LL128", 70.0),
-        Constant("tree_us", "us", "starting an NVLS tree, or a tree in Simple", 40.0),
-        Constant("piece_us", "us", "empirical: filling a tree, by the root of MB, for each level", 5.0),
-        Constant("gather_ll_GBps", "GB/s", "a gather or scatter in LL", 5.0),
-        Constant("p2p_us", "us", "an alltoall's start", 30.0),
-        Constant("p2p_peer_us", "us", "each peer in another domain", 0.5),
-        Constant("p2p_share", "", "of the network's rate, point to point", 0.9, 1.0),
-    )
+def _chip(system: str) -> tuple[float, float, float, float]:
+    """Launch and LL step in us, link and NVLS rates in GB/s, as single domains were fitted."""
+    fitted = load_constants()["nccl"][FAMILIES[system]]
+    launch = fitted.get(("launch_us", system), fitted["launch_us", ""])
+    return launch, fitted["ll_step_us", ""], fitted["link_GBps", ""], fitted.get(("nvls_GBps", ""), 0.0)
+
+
+@lru_cache
+def network_of(name: str) -> tuple[float, float]:
+    """Line rate of a chip in GB/s, and latency in us."""
+    scaleout = load_system("h100_hgx", name).scaleout
+    return scaleout.bytes_per_s / 1e9, scaleout.latency_s * 1e6
+
+
+_CONSTANTS = (
+    Constant("latency_share", "", "of the network's latency, as the catalogue has it", 1.1, spread=0.3),
+    Constant("ll_us", "us", "a hop between domains in LL, beside it", 2.0),
+    Constant("ll128_us", "us", "a hop between domains in LL128, beside it", 5.0),
+    Constant("simple_share", "", "of that latency, in a hop of Simple", 1.5),
+    Constant("simple_us", "us", "a hop between domains in Simple, beside it", 10.0),
+    Constant("inner_us", "us", "a step inside a domain of a ring in Simple over several", 4.0),
+    Constant("nic_share", "", "of the network's line rate, as the catalogue has it", 0.88, 1.0, 0.1),
+    Constant("tail_us", "us", "empirical: what long transfers take longer", 8.0, spread=0.3),
+    Constant("tree_ll_GBps", "GB/s", "a tree in LL", 5.0, spread=1.0),
+    Constant("fill_us", "us", "empirical: filling a tree, for each level", 40.0, spread=0.5),
+    Constant("nvls_tree_us", "us", "starting an NVLS tree, for each level", 120.0, spread=0.5),
+    Constant("nvls_tree_share", "", "of NVLS's rate on one domain of Hopper", 0.85, 1.0),
+    Constant("gather_fill_us", "us", "empirical: filling a ring in LL128", 40.0, spread=0.5),
+    Constant("gather_ll_GBps", "GB/s", "a gather or scatter in LL", 5.0, spread=0.5),
+    Constant("p2p_us", "us", "an alltoall's start", 30.0, spread=0.7),
+    Constant("p2p_peer_us", "us", "each peer in another domain", 1.0, spread=1.0),
+    Constant("p2p_share", "", "of the network's rate, point to point", 0.9, 1.0, 0.2),
+)

@@ -14,7 +14,7 @@ from collemu.fidelity.measured import Measured
 from collemu.fidelity.mesh import Mesh
 from collemu.fidelity.moe import Moe
 from collemu.fidelity.nccl import Nccl
-from collemu.fidelity.networks import Networks
+from collemu.fidelity.networks import FAMILIES, Networks
 from collemu.fidelity.trainium import Trainium
 
 FORMS: tuple[Form, ...] = (Moe(), Trainium(), Nccl(), Mesh(), Custom(), Networks())
@@ -76,21 +76,25 @@ def predict(rows: Measured, constants: Constants, *, cross_validate: bool = Fals
         else:
             found = form.time_us(spread_of(form, group, fitted or {}, own), own)
         time_us[mask] = found
-        family[mask] = family_of(form, group)
+        family[mask] = families_of(form, group, own)
     family[np.isnan(time_us)] = ""
     for place in np.flatnonzero(np.isnan(time_us)).tolist():
         reasons.setdefault(place, f"no model for {rows.collective[place]} on {rows.system[place]}")
     return Predictions(time_us, family, reasons)
 
 
-def family_of(form: Form, group: str) -> str:
-    """The line of a summary that a group belongs to."""
+def families_of(form: Form, group: str, rows: Measured) -> NDArray[np.object_]:
+    """The line of a summary that each row belongs to."""
+    if form.name == "networks":
+        kinds = ["racks" if system.endswith("nvl72") else FAMILIES[system] for system in rows.system.tolist()]
+        return np.array(
+            [f"NCCL over {network} {kind}" for network, kind in zip(rows.network, kinds, strict=True)], object
+        )
     names = {
         "nccl": "NCCL, NVSwitch",
         "mesh": "NCCL, direct mesh",
         "custom": "custom kernels",
         "trainium": "Trainium",
-        "networks": f"NCCL over {group}",
         "moe": f"MoE {group}",
     }
-    return names[form.name]
+    return np.full(len(rows), names[form.name], object)

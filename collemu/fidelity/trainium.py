@@ -17,6 +17,10 @@ class Trainium:
         kinds = [f"{network} {ranks:.0f}" for network, ranks in zip(rows.network, rows.ranks, strict=True)]
         return np.where(rows.system == "trainium1", kinds, "").astype(object)
 
+    def owners(self, rows: Measured) -> NDArray[np.object_]:
+        """The system."""
+        return rows.system
+
     def constants(self, group: str) -> tuple[Constant, ...]:
         """Of so many ranks."""
         return (

@@ -120,7 +120,8 @@ def test_fitted_constants_are_read_as_written(table, tmp_path) -> None:
     constants = load_constants(path)
     again = spread_of(Nccl(), "hopper", constants["nccl"]["hopper"], rows)
     for each in found:
-        assert again[each.constant.name][0] == pytest.approx(each.value, rel=1e-3)
+        if each.owner or not each.constant.spread:
+            assert again[each.constant.name][0] == pytest.approx(each.value, rel=1e-3)
     assert np.median(np.abs(predict(rows, constants).time_us / rows.time_us - 1)) < 0.02
 
 
