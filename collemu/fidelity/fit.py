@@ -17,8 +17,10 @@ FREEDOM = 20.0  # a constant is sought between a twentieth of where fits start, 
 STARTS = 3
 STEP = 1e-3
 PULL = 0.02  # of where fits start, on the logarithm of a constant: it decides what no row decides
+TOLERANCE = 1e-5
 MOST_STEPS = 100
 RESTS = 0.1
+USUAL = 1e-3  # of a logarithm: no owner with rows is as near to what is usual
 WEAK = 0.5  # relative uncertainty beyond which rows say little of a constant
 
 
@@ -104,6 +106,19 @@ class Unknowns:
         """Logarithms of predicted over measured time."""
         return np.log(self.form.time_us(self.spread(unknowns, owner), rows) / rows.time_us)
 
+    def slopes(self, unknowns: Floats, rows: Measured, owner: NDArray[np.int64]) -> Floats:
+        """Of the errors, (rows, unknowns): a row depends on what is usual, and as much on how far its owner is."""
+        columns = np.zeros((len(rows), len(unknowns)))
+        for number, constant in enumerate(self.constants):
+            away = np.zeros(len(unknowns))
+            away[number] = STEP
+            slope = self.errors(unknowns + away, rows, owner) - self.errors(unknowns - away, rows, owner)
+            columns[:, number] = slope / 2 / STEP
+            if constant.spread:
+                for each, name in enumerate(self.owners):
+                    columns[:, self.place(constant, name)] = np.where(owner == each, columns[:, number], 0)
+        return columns
+
 
 def fit(form: Form, group: str, rows: Measured) -> list[Estimate]:
     """Fit the constants of a group to its rows.
@@ -129,15 +144,21 @@ def _least_squares(unknowns: Unknowns, rows: Measured) -> Floats:
     def errors(each: Floats) -> Floats:
         return np.append(unknowns.errors(each, rows, owner), unknowns.pull * (each - unknowns.start))
 
+    def slopes(each: Floats) -> Floats:
+        return np.vstack([unknowns.slopes(each, rows, owner), np.diag(unknowns.pull)])
+
     best = None
     for number in range(STARTS):
         away = 0.25 * rng.normal(size=len(unknowns.start)) if number else 0.0
         result = optimize.least_squares(
             errors,
             np.clip(unknowns.start + away, *inside),
+            slopes,
             bounds=(unknowns.low, unknowns.high),
             loss="soft_l1",
             f_scale=SCALE,
+            ftol=TOLERANCE,
+            xtol=TOLERANCE,
             max_nfev=MOST_STEPS,
         )
         best = result if best is None or result.cost < best.cost else best
@@ -149,13 +170,7 @@ def _estimates(unknowns: Unknowns, found: Floats, rows: Measured) -> list[Estima
     """With uncertainties from the errors' slopes, where errors beyond the scale weigh less."""
     owner = unknowns.places(rows)
     errors = unknowns.errors(found, rows, owner)
-    slopes = np.stack(
-        [
-            (unknowns.errors(found + away, rows, owner) - unknowns.errors(found - away, rows, owner)) / 2 / STEP
-            for away in STEP * np.eye(len(found))
-        ],
-        axis=1,
-    )
+    slopes = unknowns.slopes(found, rows, owner)
     weights = 1 / np.sqrt(1 + (errors / SCALE) ** 2)
     information = slopes.T @ (weights[:, None] * slopes) + np.diag(unknowns.pull**2)
     variance = float((weights * errors**2).sum()) / max(1, len(rows) - len(found))
@@ -165,6 +180,8 @@ def _estimates(unknowns: Unknowns, found: Floats, rows: Measured) -> list[Estima
         for each in ("", *unknowns.owners) if constant.spread else ("",):
             parts = [number] + ([unknowns.place(constant, each)] if each else [])
             slope = np.abs(slopes[:, parts[-1]])
+            if each and abs(found[parts[-1]]) <= USUAL:
+                continue  # nothing is known of this owner but what is usual
             deviation = float(np.sqrt(covariance[np.ix_(parts, parts)].sum()))
             rests = slope >= RESTS
             estimates.append(

@@ -199,7 +199,7 @@ def _measured(rows: Sequence[Mapping[str, str]], path: str) -> Measured:
         ranks=numbers("ranks"),
         size=numbers("size_bytes"),
         time_us=numbers("time_us"),
-        algorithm=texts("algo", "auto"),
+        algorithm=np.array([_algorithm(row) for row in rows], object),
         nvls=texts("nvls", "auto"),
         version=np.array([_version(row) for row in rows], np.float64),
         library=texts("nccl_version"),
@@ -211,6 +211,13 @@ def _measured(rows: Sequence[Mapping[str, str]], path: str) -> Measured:
             )
         },
     )
+
+
+def _algorithm(row: Mapping[str, str]) -> str:
+    """What the row says of it, and the number of a kernel where the description of the system has it."""
+    kernel = re.search(r"allreduce\d+", (row.get("system") or "").lower())
+    text = (row.get("algo") or "auto").lower()
+    return f"{text} {kernel[0]}" if kernel else text
 
 
 def _number(row: Mapping[str, str], name: str, path: str) -> float:
