@@ -5,12 +5,29 @@ from numpy.typing import NDArray
 
 from collemu.fidelity.form import Constant, Floats, Values, tail, us_of
 from collemu.fidelity.measured import NO_NETWORK, Measured
-from collemu.fidelity.nccl import steps_of
+from collemu.fidelity.nccl import (
+    BASE_US,
+    HOP_US,
+    LL,
+    LL128,
+    LL128_PAYLOAD,
+    LL_CHANNEL_BYTES,
+    LL_OVERLAP,
+    SIMPLE,
+    steps_of,
+)
 
 # NCCL's estimates (graph/tuning.cc, 2.27): of the links to one peer, and its ceiling of LL; GB/s.
-LINKS = {"a100_quad": (80.0, 87.7), "gh200_quad": (120.0, 141.0)}
+LINKS = {"a100_quad": (80.0, 87.7), "gh200_quad": (123.6, 141.0)}
+LL128_SHARE = 0.92
+CROSSED_HOP_US = 4.0  # of a broadcast in Simple, through channels whose two halves differ: more than two ranks
 LINE_RATE = {"a100_quad": 100.0, "gh200_quad": 150.0}  # to one peer, one way
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+CHANNELS = 4  # of each rank: where the flat part of LL ends
+LL_CHUNK_BYTES = 32 * 1024  # payload of a slot of the buffer
+LL_FORWARDED = 0.5  # of a chunk: what a rank of a broadcast has of it before it sends it on
+BROADCAST_CHUNK_BYTES = 512 * 1024  # of a channel, in Simple
+ALL_CHANNELS = 24  # of which the rate of copies is
 
 
 class Mesh:
@@ -32,52 +49,72 @@ class Mesh:
         old = group == "a100_quad"
         return (
             Constant("launch_us", "us", "launch, kernel and synchronisation", 8.0 if old else 5.0),
-            Constant("cta_us", "us", "more threads in a channel, for each doubling of three", 0.5),
+            Constant("cta_us", "us", "more channels, for each eightfold", 0.5),
             Constant("ll_step_us", "us", "a step of the ring in LL", 1.0 if old else 0.7),
             Constant("ll_channel_GBps", "GB/s", "what a channel moves in LL", 15.0),
-            Constant("channels", "", "to a peer, in LL", 8.0),
+            Constant("ll_store_GBps", "GB/s", "what a channel stores of a gather in LL", 60.0),
+            Constant("ll128_step_us", "us", "a step of the ring in LL128", 1.0),
             Constant("simple_step_us", "us", "a step of the ring in Simple", 5.0 if old else 3.0),
             Constant("tail_us", "us", "empirical: what long transfers take longer", 10.0),
             Constant("link_GBps", "GB/s", "what a chip sends to a peer", 85.0 if old else 130.0, LINE_RATE[group]),
-            Constant("copy_GBps", "GB/s", "the last, receive-only copy", 400.0),
-            Constant("broadcast_hop_us", "us", "a broadcast's LL hop, of 4 KiB a channel and more, at most", 2.0),
-            Constant("broadcast_line_us", "us", "a broadcast's LL hop, for each 4 KiB of a channel", 0.5),
-            Constant("broadcast_step_us", "us", "a broadcast's step in Simple", 5.0 if old else 3.0),
-            Constant(
-                "broadcast_ll_KiB", "KiB", "up to it a broadcast is LL, between two; among n, (n - 1)^1.5 times", 700.0
-            ),
+            Constant("copy_GBps", "GB/s", "the last, receive-only copy, in 24 channels", 800.0),
         )
 
     def time_us(self, values: Values, rows: Measured) -> Floats:
-        """LL or Simple, as NCCL estimates; of a broadcast, as curves show."""
-        ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
-        broadcast = rows.collective == "broadcast"
-        peers = ranks - 1
-        link = values["link_GBps"] * peers
-        share = np.where(broadcast, size, size / ranks)
-        channels = np.clip(share / 4096, 1, values["channels"] * peers)
-        part = share / channels
-        start = values["launch_us"] + values["cta_us"] * np.log2(np.clip(share / 8, 64, 512) / 64) / 3
-        crossing = us_of(part, np.minimum(values["ll_channel_GBps"], link / 2 / channels))
-        hop = np.minimum(values["broadcast_line_us"] * part / 4096, values["broadcast_hop_us"])
-        by_ll = start + np.where(
-            broadcast,
-            values["ll_step_us"] + (steps - 1) * hop + crossing,
-            steps * values["ll_step_us"] + (steps + 1) * crossing,
-        )
-        bulk = us_of(np.where(broadcast, size, steps * size / ranks), link)
-        bulk += np.where(broadcast, 0, us_of(size / ranks, values["copy_GBps"]))
-        exposed = (steps + 1) * np.maximum(0, values["simple_step_us"] - bulk / (steps + 1) / 2)
-        exposed = np.where(broadcast, steps * values["broadcast_step_us"], exposed)
-        simple = values["launch_us"] + 1 + exposed + bulk + tail(bulk, values["tail_us"])
-        small = size <= values["broadcast_ll_KiB"] * 1024 * peers**1.5
-        return np.where(np.where(broadcast, small, _is_ll(rows)), by_ll, simple)
+        """In the protocol that NCCL estimates to be the quickest."""
+        return np.choose(_chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows)])
 
 
-def _is_ll(rows: Measured) -> NDArray[np.bool_]:
-    """Whether NCCL estimates LL to be the quicker."""
+def _chosen(rows: Measured) -> NDArray[np.int64]:
     one, most = np.array([LINKS[system] for system in rows.system]).T
-    bus, steps = one * (rows.ranks - 1), steps_of(rows)
-    amount = steps / rows.ranks * rows.size
-    by_ll = 6.6 + 0.6 * steps + us_of(amount, np.minimum(most, bus / 2))
-    return by_ll <= 8.4 + 3.4 * steps + us_of(amount, bus)
+    peers, steps = rows.ranks - 1, steps_of(rows)
+    ring = one * peers
+    bus = {LL: np.minimum(most, ring / 2), LL128: LL128_SHARE * ring, SIMPLE: ring}
+    broadcast = rows.collective == "broadcast"
+    crossed = broadcast & (peers > 1)
+    hops = np.where(broadcast, np.where(crossed, rows.ranks, 1.0), steps)
+    amount = np.where(broadcast, 1.0, steps / rows.ranks) * rows.size
+    hop_us = {each: HOP_US[each] for each in bus} | {SIMPLE: np.where(crossed, CROSSED_HOP_US, HOP_US[SIMPLE])}
+    return np.argmin([BASE_US[each] + hop_us[each] * hops + us_of(amount, bus[each]) for each in bus], axis=0)
+
+
+def _ll(values: Values, rows: Measured) -> Floats:
+    """A broadcast begins while the call before it ends, so it has one step; later chunks follow the first."""
+    ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
+    broadcast = rows.collective == "broadcast"
+    channels = np.clip(size / (LL_CHANNEL_BYTES * ranks), 1, CHANNELS * ranks)
+    rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] * (ranks - 1) / 2 / channels)
+    stored = np.select(
+        [np.isin(rows.collective, ("all_gather", "broadcast")), rows.collective == "all_reduce"], [1.0, 0.5], 0.0
+    )
+    share = size / channels
+    block = np.where(broadcast, np.minimum(share, LL_CHUNK_BYTES), share / ranks)
+    data = us_of(block, rate) + us_of(stored * block, values["ll_store_GBps"])
+    step = (values["ll_step_us"] ** LL_OVERLAP + data**LL_OVERLAP) ** (1 / LL_OVERLAP)
+    later = np.where(broadcast, share / block - 1 + LL_FORWARDED * (ranks - 2), 1.0)
+    steps = np.where(broadcast, 1.0, steps)
+    return values["launch_us"] + values["cta_us"] * np.log2(channels) / 3 + steps * step + later * data
+
+
+def _bulk(values: Values, rows: Measured, payload: float) -> Floats:
+    """Of a broadcast once the size, and filling the chain; of others a ring's share, and the last copy."""
+    ranks, size = rows.ranks, rows.size
+    channels = CHANNELS * ranks
+    link = values["link_GBps"] * (ranks - 1)
+    fill = us_of(np.minimum(size, BROADCAST_CHUNK_BYTES * channels), link) * (ranks - 2)
+    once = us_of(size, payload * link) + (fill if payload == 1 else 0)
+    last = us_of(size / ranks, values["copy_GBps"] * channels / ALL_CHANNELS)
+    around = us_of(steps_of(rows) * size / ranks, payload * link) + last
+    return np.where(rows.collective == "broadcast", once, around)
+
+
+def _ll128(values: Values, rows: Measured) -> Floats:
+    bulk = _bulk(values, rows, LL128_PAYLOAD)
+    return values["launch_us"] + steps_of(rows) * values["ll128_step_us"] + bulk + tail(bulk, values["tail_us"])
+
+
+def _simple(values: Values, rows: Measured) -> Floats:
+    steps, bulk = steps_of(rows), _bulk(values, rows, 1.0)
+    moved = bulk + tail(bulk, values["tail_us"])
+    exposed = np.maximum(0, values["simple_step_us"] - moved / (steps + 1) / 2)
+    return values["launch_us"] + 1 + (steps + 1) * exposed + moved
