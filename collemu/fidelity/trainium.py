@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from collemu.fidelity.form import Constant, Floats, Values, us_of
 from collemu.fidelity.measured import Measured
 
+GROUP = "neuron"
+
 
 class Trainium:
     """A start, and bytes at a rate."""
@@ -13,19 +15,19 @@ class Trainium:
     name = "trainium"
 
     def groups(self, rows: Measured) -> NDArray[np.object_]:
-        """The network and the number of ranks."""
-        kinds = [f"{network} {ranks:.0f}" for network, ranks in zip(rows.network, rows.ranks, strict=True)]
-        return np.where(rows.system == "trainium1", kinds, "").astype(object)
+        """One."""
+        return np.where(rows.system == "trainium1", GROUP, "").astype(object)
 
     def owners(self, rows: Measured) -> NDArray[np.object_]:
-        """The system."""
-        return rows.system
+        """The network and the number of ranks."""
+        kinds = [f"{network} {ranks:.0f}" for network, ranks in zip(rows.network, rows.ranks, strict=True)]
+        return np.array(kinds, object)
 
     def constants(self, group: str) -> tuple[Constant, ...]:
-        """Of so many ranks."""
+        """A start and a rate."""
         return (
-            Constant("start_us", "us", "launch and steps", 60.0),
-            Constant("bus_GBps", "GB/s", "bus bandwidth", 40.0),
+            Constant("start_us", "us", "launch and steps", 60.0, spread=1.0),
+            Constant("bus_GBps", "GB/s", "bus bandwidth", 40.0, spread=0.5),
         )
 
     def time_us(self, values: Values, rows: Measured) -> Floats:
