@@ -83,7 +83,7 @@ def test_flow_is_close_on_nvls():
     """
     system = ce.load_system("gb200_nvl72")
     print(f"\n{'':28}{'cases':>6}{'median':>9}{'90 %':>9}{'worst':>9}")
-    suite = (({}, 0.0003, 0.001), ({"chunks": 8}, 0.015, 0.19), ({"channels": 4, "chunks": 2}, 0.005, 0.06))
+    suite = (({}, 0.0003, 0.001), ({"chunks": 8}, 0.015, 0.19), ({"channels": 4, "chunks": 2}, 0.006, 0.06))
     for lanes, mostly, most in suite:
         found = []
         for collective in NVLS:
@@ -157,7 +157,7 @@ def test_random_order_alltoall(name, ranks, kibibytes, depth, found):
 
 @pytest.mark.parametrize(
     ("collective", "chunks", "found"),
-    [("all_gather", 1, 0.000), ("all_gather", 16, -0.397), ("all_gather", 64, -0.179), ("all_reduce", 4, -0.052)],
+    [("all_gather", 1, 0.000), ("all_gather", 16, -0.360), ("all_gather", 64, -0.154), ("all_reduce", 4, -0.052)],
 )
 def test_stores_of_several_ranks_in_pieces(collective, chunks, found):
     """By packets the pieces of all ranks end together, and nothing is under way while they ask for the next."""
