@@ -5,6 +5,7 @@ One shot: every rank reads the inputs of all others, (n - 1) S bytes. Two shots:
 what is marked as read off tables. Rates are shares of a chip's links, so that a system without tables has them too.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +19,6 @@ from collemu.fidelity.nccl import ARCHITECTURES, LINE_RATE, Nccl
 
 MIB = 2**20
 GROUP = "kernels"
-OVERLAP = 1.5  # 1: flags, then data; more: partly at once
 LIBRARIES = ("trtllm", "vllm", "mscclpp")
 BEYOND = "nccl"
 
@@ -64,7 +64,7 @@ VLLM_ONE_SHOT_BYTES = (np.inf, MIB / 2, MIB / 4, MIB / 4)
 
 
 class Custom:
-    """A base and a transfer, partly at once."""
+    """A start, and bytes at a rate."""
 
     name = "custom"
 
@@ -91,12 +91,17 @@ class Custom:
             if kernel == BEYOND:
                 time[mine] = _beyond(part)
                 continue
-            line = np.array([LINE_RATE[ARCHITECTURES[system]] for system in part.system.tolist()])
-            base = values[f"{kernel}_us"][mine] + values["peer_us"][mine] * (part.ranks - 1)
-            base += values["doubling_us"][mine] * np.log2(np.maximum(part.size / 1024, 1))
-            bytes_us = us_of(_moved(kernel, part), values[f"{kernel}_share"][mine] * line)
-            time[mine] = (base**OVERLAP + bytes_us**OVERLAP) ** (1 / OVERLAP)
+            start_us, rate = start_and_rate(kernel, {name: each[mine] for name, each in values.items()}, part)
+            time[mine] = start_us + us_of(_moved(kernel, part), rate)
         return time
+
+
+def start_and_rate(kernel: str, values: Values, rows: Measured) -> tuple[Floats, Floats]:
+    """Microseconds of launch and flags, and GB/s of a chip's links, of a kernel but NCCL's."""
+    line = np.array([LINE_RATE[ARCHITECTURES[system]] for system in rows.system.tolist()])
+    start_us = values[f"{kernel}_us"] + values["peer_us"] * (rows.ranks - 1)
+    start_us = start_us + values["doubling_us"] * np.log2(np.maximum(rows.size / 1024, 1))
+    return start_us, values[f"{kernel}_share"] * line
 
 
 def kernels_of(rows: Measured) -> list[str]:
@@ -160,14 +165,18 @@ def _moved(kernel: str, rows: Measured) -> Floats:
 
 def _beyond(rows: Measured) -> Floats:
     """NCCL, with the constants of single domains."""
-    nccl = Nccl()
     time = np.full(len(rows), np.nan)
+    for mine, values in beyond_values(rows):
+        time[mine] = Nccl().time_us(values, rows.where(mine))
+    return time
+
+
+def beyond_values(rows: Measured) -> Iterator[tuple[NDArray[np.int64], Values]]:
+    """Rows of an architecture, and NCCL's constants for them."""
     architectures = np.array([ARCHITECTURES[system] for system in rows.system.tolist()])
     for architecture in sorted(set(architectures.tolist())):
         mine = np.flatnonzero(architectures == architecture)
-        part = rows.where(mine)
-        time[mine] = nccl.time_us(spread_of(nccl, architecture, _fitted()[architecture], part), part)
-    return time
+        yield mine, spread_of(Nccl(), architecture, _fitted()[architecture], rows.where(mine))
 
 
 @lru_cache

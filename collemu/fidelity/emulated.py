@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from collemu.catalogue import load_system
-from collemu.fidelity import nccl_runs
+from collemu.fidelity import custom_runs, nccl_runs
 from collemu.fidelity.constants import Constants
 from collemu.fidelity.fit import spread_of
 from collemu.fidelity.form import Values
@@ -14,7 +14,10 @@ from collemu.fidelity.predict import Predictions, assigned, families_of
 from collemu.fidelity.runs import Case, Run, time_us
 
 #: By form, the runs of rows. Others have closed forms alone.
-RUNS: Mapping[str, Callable[[Values, Measured], list[Run | None]]] = {"nccl": nccl_runs.runs}
+RUNS: Mapping[str, Callable[[Values, Measured], list[Run | None]]] = {
+    "nccl": nccl_runs.runs,
+    "custom": custom_runs.runs,
+}
 
 
 def emulated(rows: Measured, constants: Constants, count: Callable[[], None]) -> Predictions:

@@ -12,13 +12,12 @@ import numpy as np
 from collemu.fidelity import nccl
 from collemu.fidelity.form import Floats, Values
 from collemu.fidelity.measured import Measured
-from collemu.fidelity.runs import BESIDE, NO_TAIL, ON_TOP, Run
+from collemu.fidelity.runs import BESIDE, NO_LIMIT, NO_TAIL, ON_TOP, Run
 
 SLICES = 2
 SIMPLE_CHUNK_BYTES = 2 * 2**20  # of a channel: half of a buffer of 4 MiB
 P2P_PIECE_BYTES = 16 * 1024
 P2P_MOST_PIECES = 16
-NO_LIMIT = np.array(1e5)  # GB/s
 
 
 def runs(values: Values, rows: Measured) -> list[Run | None]:
@@ -118,8 +117,8 @@ def _nvls(values: Values, rows: Measured) -> _Shape:
         chunks=np.ceil(np.maximum(1, rows.size / (rows.ranks * channels * chunk))),
         launch_us=values["launch_us"] + values["nvls_us"],
         step_us=np.zeros(1),
-        thread_rate=NO_LIMIT,
-        add_rate=NO_LIMIT,
+        thread_rate=np.full(1, NO_LIMIT),
+        add_rate=np.full(1, NO_LIMIT),
         link_rate=1 / (1 / values["nvls_GBps"] + pause),
     )
 

@@ -1,6 +1,6 @@
 """What the emulator runs in place of a closed form: a schedule, and the constants of its system."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from collemu.schedule import Schedule, build_schedule
 
 #: Whether what long transfers take longer comes on top, or beside what else takes its time; empty: not at all.
 ON_TOP, BESIDE, NO_TAIL = "on top", "beside", ""
+NO_LIMIT = 1e5  # GB/s of a thread, where the rate is that of a whole kernel, memory and all
 
 
 class Case(NamedTuple):
@@ -46,6 +47,8 @@ class Run:
         Empirical, as in the closed forms.
     tail : str
         One of the above.
+    with_latency : bool
+        Whether the launch has the latency of messages in it, which a message of next to nothing shows.
     """
 
     algorithm: str
@@ -59,26 +62,35 @@ class Run:
     link_rate: float
     tail_us: float = 0.0
     tail: str = NO_TAIL
+    with_latency: bool = False
 
 
 @lru_cache(maxsize=4096)
 def time_us(run: Run, case: Case, system: System) -> float:
     """Microseconds of a run by messages (fidelity flow), and its tail."""
+    emulated, busy = _emulated(run, case, _as_run(system, run))
+    if run.with_latency:
+        least = case._replace(size=case.ranks * 16)
+        emulated -= _emulated(replace(run, chunks=1), least, _as_run(system, run))[0] - run.launch_us
+    longer = float(np.sqrt(busy * run.tail_us))
+    if run.tail == ON_TOP:
+        return emulated + longer
+    return max(emulated, run.launch_us + busy + longer) if run.tail == BESIDE else emulated
+
+
+def _emulated(run: Run, case: Case, system: System) -> tuple[float, float]:
+    """Microseconds in all, and those that the busiest link sends."""
     result = emulate(
         _schedule(case.collective, run.algorithm, case.ranks, run.channels, run.chunks),
-        _as_run(system, run),
+        system,
         count=count_for_size(case.collective, case.ranks, case.size, _ITEM_BYTES),
         dtype="float32",
         protocol=run.protocol,
         fidelity="flow",
         timeline=False,
     )
-    emulated = result.time_s * 1e6
-    busy = max(result.links.up_busy_s.max(initial=0.0), result.links.down_busy_s.max(initial=0.0)) * 1e6
-    longer = float(np.sqrt(busy * run.tail_us))
-    if run.tail == ON_TOP:
-        return emulated + longer
-    return max(emulated, run.launch_us + busy + longer) if run.tail == BESIDE else emulated
+    links = result.links
+    return result.time_s * 1e6, max(links.up_busy_s.max(initial=0.0), links.down_busy_s.max(initial=0.0)) * 1e6
 
 
 _ITEM_BYTES = 4  # sizes decide times, not what numbers they hold
@@ -98,8 +110,10 @@ def _as_run(system: System, run: Run) -> System:
     payload, header = domain.packet_payload_bytes, domain.packet_header_bytes
     full = system.chip_bytes_per_s * payload / (payload + header)
     hops = 2 * domain.hop_latency_s
+    memory = {"chip.hbm_bytes_per_s": NO_LIMIT * 1e9} if run.thread_rate == NO_LIMIT else {}
     return system.with_(
         **{
+            **memory,
             "endpoint.launch_s": run.launch_us * 1e-6,
             "endpoint.copy_bytes_per_s": run.thread_rate * 1e9,
             "endpoint.reduce_bytes_per_s": run.add_rate * 1e9,
