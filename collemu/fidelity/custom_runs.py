@@ -9,8 +9,8 @@ from collemu.fidelity.measured import Measured
 from collemu.fidelity.runs import NO_LIMIT, Run
 
 BLOCKS = 8  # thread blocks: so that both halves of an all_reduce are under way at once
-PIECE_BYTES = 128 * 1024  # of a block, where switches add
-MOST_PIECES = 8
+PIECE_BYTES = 64 * 1024  # of a block, where switches add
+MOST_PIECES = 32
 
 
 def runs(values: Values, rows: Measured) -> list[Run | None]:

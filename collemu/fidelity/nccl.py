@@ -153,16 +153,21 @@ def ll_channels(rows: Measured) -> Floats:
     return np.clip(rows.size / (LL_CHANNEL_BYTES * rows.ranks), 1, CHANNELS)
 
 
-def _ll(values: Values, rows: Measured) -> Floats:
-    """What a gather receives is stored besides being sent on."""
-    ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
+def ll_step(values: Values, rows: Measured) -> tuple[Floats, Floats, Floats]:
+    """Microseconds of a step, of its data, and of moving these: what a gather receives is stored besides."""
     channels = ll_channels(rows)
     rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] / 2 / channels)
     stored = np.select([rows.collective == "all_gather", rows.collective == "all_reduce"], [1.0, 0.5], 0.0)
-    share = size / (channels * ranks)
-    data = us_of(share, rate) + us_of(stored * share, values["ll_store_GBps"])
-    step = (values["ll_step_us"] ** LL_OVERLAP + data**LL_OVERLAP) ** (1 / LL_OVERLAP)
-    return values["launch_us"] + values["cta_us"] * np.log2(channels) / 3 + steps * step + data
+    share = rows.size / (channels * rows.ranks)
+    move = us_of(share, rate)
+    data = move + us_of(stored * share, values["ll_store_GBps"])
+    return (values["ll_step_us"] ** LL_OVERLAP + data**LL_OVERLAP) ** (1 / LL_OVERLAP), data, move
+
+
+def _ll(values: Values, rows: Measured) -> Floats:
+    step, data, _ = ll_step(values, rows)
+    launch = values["launch_us"] + values["cta_us"] * np.log2(ll_channels(rows)) / 3
+    return launch + steps_of(rows) * step + data
 
 
 def _last(values: Values, rows: Measured) -> Floats:

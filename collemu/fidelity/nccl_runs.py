@@ -1,8 +1,9 @@
 """NCCL on one domain of an NVSwitch as the emulator runs it: the choices and constants of the closed forms, no others.
 
-What closed forms say of steps, channels and what hides behind what, comes here of the schedule. A chunk of Simple has
-two slices, which are channels of their own here: one moves while the other waits. What is no property of a thread or a
-link is put where it comes nearest: a chunk of NVLS makes its bytes slower, and the pieces of a message share its step.
+What closed forms say of steps and of what hides behind what, comes here of the schedule. Channels that are in step
+are one here, whose thread is as fast as all of theirs: their packets take turns, so that they end together. The slices
+of Simple are two: one moves while the other waits. What is no property of a thread or a link is put where it comes
+nearest: a chunk of NVLS makes its bytes slower, and the pieces of a message share its step.
 """
 
 from dataclasses import dataclass
@@ -49,45 +50,50 @@ class _Shape:
     thread_rate: Floats
     add_rate: Floats
     link_rate: Floats
+    with_latency: bool = False
 
     def each(self, values: Values) -> list[Run]:
         tail_us = values["tail_us"]
         names = ("channels", "chunks", "launch_us", "step_us", "thread_rate", "add_rate", "link_rate")
         columns = np.stack([np.broadcast_to(getattr(self, name), tail_us.shape) for name in names], axis=1)
         return [
-            Run(self.algorithm, self.protocol, int(channels), int(chunks), *rest, tail_us=longer, tail=self.tail)
+            Run(self.algorithm, self.protocol, int(channels), int(chunks), *rest, longer, self.tail, self.with_latency)
             for (channels, chunks, *rest), longer in zip(columns.tolist(), tail_us.tolist(), strict=True)
         ]
 
 
 def _ll(values: Values, rows: Measured) -> _Shape:
-    channels = np.ceil(nccl.ll_channels(rows))
+    """A step waits for what its data do not hide."""
+    channels = nccl.ll_channels(rows)
+    wait, data, move = nccl.ll_step(values, rows)
     return _Shape(
         "ring",
         "ll",
         NO_TAIL,
-        channels=channels,
+        channels=np.ones(1),
         chunks=np.ones(1),
-        launch_us=values["launch_us"] + values["cta_us"] * np.log2(channels) / 3,
-        step_us=values["ll_step_us"],
-        thread_rate=values["ll_channel_GBps"],
-        add_rate=values["ll_channel_GBps"],
+        launch_us=values["launch_us"] + values["cta_us"] * np.log2(channels) / 3 + data - move,
+        step_us=wait - move,
+        thread_rate=values["ll_channel_GBps"] * channels,
+        add_rate=values["ll_channel_GBps"] * channels,
         link_rate=values["link_GBps"],
     )
 
 
 def _ll128(values: Values, rows: Measured) -> _Shape:
-    return _of_ring("ll128", nccl.CHANNELS, np.ones(1), values["launch_us"], values["ll128_step_us"], values, rows)
+    return _of_ring("ll128", np.ones(1), np.ones(1), values["launch_us"], values["ll128_step_us"], values, rows)
 
 
 def _simple(values: Values, rows: Measured) -> _Shape:
+    """Of several chunks one after the other, the slices hide the step."""
     rounds = np.ceil(np.maximum(1, rows.size / rows.ranks / nccl.CHANNELS / SIMPLE_CHUNK_BYTES))
-    launch, step = values["launch_us"] + 1, values["simple_step_us"]
-    return _of_ring("simple", SLICES * nccl.CHANNELS, rounds, launch, step, values, rows)
+    slices = np.where(rounds > 1, 1.0, SLICES)
+    step = np.where(rounds > 1, 0, values["simple_step_us"])
+    return _of_ring("simple", slices, rounds, values["launch_us"] + 1, step, values, rows)
 
 
 def _of_ring(
-    protocol: str, threads: int, rounds: Floats, launch_us: Floats, step_us: Floats, values: Values, rows: Measured
+    protocol: str, threads: Floats, rounds: Floats, launch_us: Floats, step_us: Floats, values: Values, rows: Measured
 ) -> _Shape:
     """Rings whose threads together copy, and add, as the closed forms' last step does."""
     narrow = np.isin(rows.dtype, nccl.NARROW)
@@ -96,7 +102,7 @@ def _of_ring(
         "ring",
         protocol,
         ON_TOP,
-        channels=np.full(1, threads),
+        channels=threads,
         chunks=rounds,
         launch_us=launch_us,
         step_us=step_us,
@@ -120,6 +126,7 @@ def _nvls(values: Values, rows: Measured) -> _Shape:
         thread_rate=np.full(1, NO_LIMIT),
         add_rate=np.full(1, NO_LIMIT),
         link_rate=1 / (1 / values["nvls_GBps"] + pause),
+        with_latency=True,
     )
 
 
@@ -138,6 +145,7 @@ def _small(values: Values, rows: Measured) -> _Shape:
         thread_rate=rate,
         add_rate=rate,
         link_rate=values["link_GBps"],
+        with_latency=True,
     )
 
 
@@ -158,6 +166,7 @@ def _large(values: Values, rows: Measured) -> _Shape:
         thread_rate=rate,
         add_rate=rate,
         link_rate=nccl.P2P_LINK_SHARE * values["link_GBps"],
+        with_latency=True,
     )
 
 

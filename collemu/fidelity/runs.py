@@ -70,8 +70,8 @@ def time_us(run: Run, case: Case, system: System) -> float:
     """Microseconds of a run by messages (fidelity flow), and its tail."""
     emulated, busy = _emulated(run, case, _as_run(system, run))
     if run.with_latency:
-        least = case._replace(size=case.ranks * 16)
-        emulated -= _emulated(replace(run, chunks=1), least, _as_run(system, run))[0] - run.launch_us
+        one, least = replace(run, chunks=1, step_us=0.0), case._replace(size=case.ranks * 16)
+        emulated -= _emulated(one, least, _as_run(system, one))[0] - run.launch_us
     longer = float(np.sqrt(busy * run.tail_us))
     if run.tail == ON_TOP:
         return emulated + longer
