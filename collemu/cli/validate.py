@@ -31,6 +31,7 @@ examples:
   collemu validate measured.csv --cross-validate --json errors.json
   collemu validate all_reduce.log --system h100_hgx --ranks 8"""
 
+COLUMNS = ("system", "network", "collective", "nodes", "ranks", "dtype", "library")
 ENGINES = ("model", "emulate", "both")
 
 
@@ -55,6 +56,11 @@ def add_parser(subparsers: Any) -> None:
     )
     add("--cross-validate", action="store_true", help="fit again without the cases that are predicted")
     add("--diagnose", action="store_true", help="say which constant would have to change by how much to explain a case")
+    add(
+        "--by",
+        metavar="C,C",
+        help="groups by columns, such as system,collective (default: the models); of " + ", ".join(COLUMNS),
+    )
     add("--brief", action="store_true", help="groups only, no cases")
     add("--json", metavar="FILE", help="also write every row and score; - for stdout")
     add("--plot", metavar="DIR", help="draw measured against predicted times, a picture a group")
@@ -77,6 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.engine not in ENGINES:
         raise ValueError(f"no engine {arguments.engine!r}; choose {', '.join(ENGINES)}")
+    columns: list[str] = arguments.by.split(",") if arguments.by else []
+    for column in columns:
+        if column not in COLUMNS:
+            raise ValueError(f"--by {arguments.by}: no column {column!r}; choose {', '.join(COLUMNS)}")
     if arguments.json not in (None, STDOUT):
         try_output("--json", arguments.json)
     rows, skipped = _read(arguments)
@@ -93,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     for place, reason in found.reasons.items():
         counts[rows.case[place], reason] = counts.get((rows.case[place], reason), 0) + 1
     skipped += [(*key, count) for key, count in counts.items()]
-    scores = _scores(rows, found)
+    scores = _scores(rows, found, _groups(rows, found, columns))
     if arguments.json != STDOUT:
         print("\n".join(_report(rows, found, scores, skipped, brief=arguments.brief)))
         if of_model and of_emulator:
@@ -124,7 +134,17 @@ def _read(arguments: argparse.Namespace) -> "tuple[Measured, list[tuple[str, str
     return read_nccl_tests(arguments.file, *where, whole(arguments.ranks, "--ranks", least=1), arguments.collective), []
 
 
-def _scores(rows: "Measured", found: "Predictions") -> "tuple[list[Score], list[Score]]":
+def _groups(rows: "Measured", found: "Predictions", columns: Sequence[str]) -> Any:
+    """The line of the summary that each row belongs to, as an array."""
+    import numpy as np
+
+    if not columns:
+        return found.family
+    texts = [[f"{value:g}" if isinstance(value, float) else value for value in getattr(rows, c)] for c in columns]
+    return np.array([" ".join(filter(None, each)) for each in zip(*texts, strict=True)], object)
+
+
+def _scores(rows: "Measured", found: "Predictions", group: Any) -> "tuple[list[Score], list[Score]]":
     """Of cases, and of groups; then of all."""
     import numpy as np
 
@@ -137,7 +157,7 @@ def _scores(rows: "Measured", found: "Predictions") -> "tuple[list[Score], list[
         return score(name, rows.case[mask].tolist(), rows.size[mask], error[mask])
 
     cases = [of(case, told & (rows.case == case)) for case in dict.fromkeys(rows.case[told].tolist())]
-    groups = [of(each, found.family == each) for each in sorted(set(found.family[told].tolist()))]
+    groups = [of(each, told & (group == each)) for each in sorted(set(group[told].tolist()))]
     if len(groups) > 1:
         groups.append(of("all", told))
     return cases, groups
