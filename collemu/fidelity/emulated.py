@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from collemu.catalogue import load_system
-from collemu.fidelity import custom_runs, nccl_runs
+from collemu.fidelity import custom_runs, mesh_runs, nccl_runs
 from collemu.fidelity.constants import Constants
 from collemu.fidelity.fit import spread_of
 from collemu.fidelity.form import Values
@@ -16,6 +16,7 @@ from collemu.fidelity.runs import Case, Run, time_us
 #: By form, the runs of rows. Others have closed forms alone.
 RUNS: Mapping[str, Callable[[Values, Measured], list[Run | None]]] = {
     "nccl": nccl_runs.runs,
+    "mesh": mesh_runs.runs,
     "custom": custom_runs.runs,
 }
 
@@ -53,6 +54,7 @@ def emulated(rows: Measured, constants: Constants, count: Callable[[], None]) ->
             case = Case(own.collective[number], int(own.ranks[number]), int(own.size[number]))
             found[place] = time_us(run, case, systems[own.system[number]])
         family[mask] = families_of(form, group, own)
+    family[np.isnan(found)] = ""
     for place in np.flatnonzero(np.isnan(found)).tolist():
-        reasons.setdefault(place, f"no model for {rows.collective[place]} on {rows.system[place]}")
+        reasons.setdefault(place, f"the emulator runs no such {rows.collective[place]} on {rows.system[place]}")
     return Predictions(found, family, reasons)

@@ -14,6 +14,7 @@ from collemu.fidelity.nccl import (
     LL_CHANNEL_BYTES,
     LL_OVERLAP,
     SIMPLE,
+    ll_step,
     steps_of,
 )
 
@@ -62,10 +63,11 @@ class Mesh:
 
     def time_us(self, values: Values, rows: Measured) -> Floats:
         """In the protocol that NCCL estimates to be the quickest."""
-        return np.choose(_chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows)])
+        return np.choose(chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows)])
 
 
-def _chosen(rows: Measured) -> NDArray[np.int64]:
+def chosen(rows: Measured) -> NDArray[np.int64]:
+    """The protocol that NCCL estimates to be the quickest."""
     one, most = np.array([LINKS[system] for system in rows.system]).T
     peers, steps = rows.ranks - 1, steps_of(rows)
     ring = one * peers
@@ -78,22 +80,24 @@ def _chosen(rows: Measured) -> NDArray[np.int64]:
     return np.argmin([BASE_US[each] + hop_us[each] * hops + us_of(amount, bus[each]) for each in bus], axis=0)
 
 
+def ll_channels(rows: Measured) -> Floats:
+    """Of all rings in LL; a share of the last one counts as such."""
+    return np.clip(rows.size / (LL_CHANNEL_BYTES * rows.ranks), 1, CHANNELS * rows.ranks)
+
+
 def _ll(values: Values, rows: Measured) -> Floats:
     """A broadcast begins while the call before it ends, so it has one step; later chunks follow the first."""
-    ranks, size, steps = rows.ranks, rows.size, steps_of(rows)
-    broadcast = rows.collective == "broadcast"
-    channels = np.clip(size / (LL_CHANNEL_BYTES * ranks), 1, CHANNELS * ranks)
-    rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] * (ranks - 1) / 2 / channels)
-    stored = np.select(
-        [np.isin(rows.collective, ("all_gather", "broadcast")), rows.collective == "all_reduce"], [1.0, 0.5], 0.0
-    )
-    share = size / channels
-    block = np.where(broadcast, np.minimum(share, LL_CHUNK_BYTES), share / ranks)
-    data = us_of(block, rate) + us_of(stored * block, values["ll_store_GBps"])
+    channels, link = ll_channels(rows), values["link_GBps"] * (rows.ranks - 1)
+    launch = values["launch_us"] + values["cta_us"] * np.log2(channels) / 3
+    step, data, _ = ll_step(values, rows, channels, link)
+    ring = launch + steps_of(rows) * step + data
+    share = rows.size / channels
+    block = np.minimum(share, LL_CHUNK_BYTES)
+    data = us_of(block, np.minimum(values["ll_channel_GBps"], link / 2 / channels))
+    data += us_of(block, values["ll_store_GBps"])
     step = (values["ll_step_us"] ** LL_OVERLAP + data**LL_OVERLAP) ** (1 / LL_OVERLAP)
-    later = np.where(broadcast, share / block - 1 + LL_FORWARDED * (ranks - 2), 1.0)
-    steps = np.where(broadcast, 1.0, steps)
-    return values["launch_us"] + values["cta_us"] * np.log2(channels) / 3 + steps * step + later * data
+    chain = launch + step + (share / block - 1 + LL_FORWARDED * (rows.ranks - 2)) * data
+    return np.where(rows.collective == "broadcast", chain, ring)
 
 
 def _bulk(values: Values, rows: Measured, payload: float) -> Floats:

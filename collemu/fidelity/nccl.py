@@ -153,10 +153,9 @@ def ll_channels(rows: Measured) -> Floats:
     return np.clip(rows.size / (LL_CHANNEL_BYTES * rows.ranks), 1, CHANNELS)
 
 
-def ll_step(values: Values, rows: Measured) -> tuple[Floats, Floats, Floats]:
-    """Microseconds of a step, of its data, and of moving these: what a gather receives is stored besides."""
-    channels = ll_channels(rows)
-    rate = np.minimum(values["ll_channel_GBps"], values["link_GBps"] / 2 / channels)
+def ll_step(values: Values, rows: Measured, channels: Floats, link: Floats) -> tuple[Floats, Floats, Floats]:
+    """Microseconds of a ring's step, of its data, and of moving these: what a gather receives is stored besides."""
+    rate = np.minimum(values["ll_channel_GBps"], link / 2 / channels)
     stored = np.select([rows.collective == "all_gather", rows.collective == "all_reduce"], [1.0, 0.5], 0.0)
     share = rows.size / (channels * rows.ranks)
     move = us_of(share, rate)
@@ -165,8 +164,9 @@ def ll_step(values: Values, rows: Measured) -> tuple[Floats, Floats, Floats]:
 
 
 def _ll(values: Values, rows: Measured) -> Floats:
-    step, data, _ = ll_step(values, rows)
-    launch = values["launch_us"] + values["cta_us"] * np.log2(ll_channels(rows)) / 3
+    channels = ll_channels(rows)
+    step, data, _ = ll_step(values, rows, channels, values["link_GBps"])
+    launch = values["launch_us"] + values["cta_us"] * np.log2(channels) / 3
     return launch + steps_of(rows) * step + data
 
 

@@ -6,14 +6,12 @@ of Simple are two: one moves while the other waits. What is no property of a thr
 nearest: a chunk of NVLS makes its bytes slower, and the pieces of a message share its step.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from collemu.fidelity import nccl
 from collemu.fidelity.form import Floats, Values
 from collemu.fidelity.measured import Measured
-from collemu.fidelity.runs import BESIDE, NO_LIMIT, NO_TAIL, ON_TOP, Run
+from collemu.fidelity.runs import BESIDE, NO_LIMIT, NO_TAIL, ON_TOP, Run, Runs
 
 SLICES = 2
 SIMPLE_CHUNK_BYTES = 2 * 2**20  # of a channel: half of a buffer of 4 MiB
@@ -31,42 +29,16 @@ def runs(values: Values, rows: Measured) -> list[Run | None]:
         if not len(mine) or (shape is _nvls and "nvls_us" not in values):
             continue
         part = {name: each[mine] for name, each in values.items()}
-        for place, run in zip(mine.tolist(), shape(part, rows.where(mine)).each(part), strict=True):
+        for place, run in zip(mine.tolist(), shape(part, rows.where(mine)).each(part["tail_us"]), strict=True):
             found[place] = run
     return found
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """Runs of an algorithm and protocol: arrays, an entry a row, or one for all."""
-
-    algorithm: str
-    protocol: str
-    tail: str
-    channels: Floats
-    chunks: Floats
-    launch_us: Floats
-    step_us: Floats
-    thread_rate: Floats
-    add_rate: Floats
-    link_rate: Floats
-    with_latency: bool = False
-
-    def each(self, values: Values) -> list[Run]:
-        tail_us = values["tail_us"]
-        names = ("channels", "chunks", "launch_us", "step_us", "thread_rate", "add_rate", "link_rate")
-        columns = np.stack([np.broadcast_to(getattr(self, name), tail_us.shape) for name in names], axis=1)
-        return [
-            Run(self.algorithm, self.protocol, int(channels), int(chunks), *rest, longer, self.tail, self.with_latency)
-            for (channels, chunks, *rest), longer in zip(columns.tolist(), tail_us.tolist(), strict=True)
-        ]
-
-
-def _ll(values: Values, rows: Measured) -> _Shape:
+def _ll(values: Values, rows: Measured) -> Runs:
     """A step waits for what its data do not hide."""
     channels = nccl.ll_channels(rows)
-    wait, data, move = nccl.ll_step(values, rows)
-    return _Shape(
+    wait, data, move = nccl.ll_step(values, rows, channels, values["link_GBps"])
+    return Runs(
         "ring",
         "ll",
         NO_TAIL,
@@ -80,11 +52,11 @@ def _ll(values: Values, rows: Measured) -> _Shape:
     )
 
 
-def _ll128(values: Values, rows: Measured) -> _Shape:
+def _ll128(values: Values, rows: Measured) -> Runs:
     return _of_ring("ll128", np.ones(1), np.ones(1), values["launch_us"], values["ll128_step_us"], values, rows)
 
 
-def _simple(values: Values, rows: Measured) -> _Shape:
+def _simple(values: Values, rows: Measured) -> Runs:
     """Of several chunks one after the other, the slices hide the step."""
     rounds = np.ceil(np.maximum(1, rows.size / rows.ranks / nccl.CHANNELS / SIMPLE_CHUNK_BYTES))
     slices = np.where(rounds > 1, 1.0, SLICES)
@@ -94,11 +66,11 @@ def _simple(values: Values, rows: Measured) -> _Shape:
 
 def _of_ring(
     protocol: str, threads: Floats, rounds: Floats, launch_us: Floats, step_us: Floats, values: Values, rows: Measured
-) -> _Shape:
+) -> Runs:
     """Rings whose threads together copy, and add, as the closed forms' last step does."""
     narrow = np.isin(rows.dtype, nccl.NARROW)
     second = 1 / values["copy_GBps"] + np.where(narrow, 1 / values["narrow_GBps"], 0)
-    return _Shape(
+    return Runs(
         "ring",
         protocol,
         ON_TOP,
@@ -112,10 +84,10 @@ def _of_ring(
     )
 
 
-def _nvls(values: Values, rows: Measured) -> _Shape:
+def _nvls(values: Values, rows: Measured) -> Runs:
     channels, chunk = nccl.nvls_chunks(rows)
     pause = values["nvls_chunk_us"] * 1e3 / (8 * channels * chunk) / (1 + 1 / rows.ranks)  # ns of a byte on a link
-    return _Shape(
+    return Runs(
         "nvls",
         "simple",
         ON_TOP,
@@ -130,11 +102,11 @@ def _nvls(values: Values, rows: Measured) -> _Shape:
     )
 
 
-def _small(values: Values, rows: Measured) -> _Shape:
+def _small(values: Values, rows: Measured) -> Runs:
     """Point to point in LL: a thread writes, and reads, at twice the rate at which it does both."""
     each = nccl.point_to_point(values, rows)
     rate = 2 * values["p2p_ll_GBps"]
-    return _Shape(
+    return Runs(
         "direct",
         "ll",
         NO_TAIL,
@@ -149,13 +121,13 @@ def _small(values: Values, rows: Measured) -> _Shape:
     )
 
 
-def _large(values: Values, rows: Measured) -> _Shape:
+def _large(values: Values, rows: Measured) -> Runs:
     """Point to point in Simple: pieces of a message, one after the other in each of its channels."""
     each = nccl.point_to_point(values, rows)
     threads = np.maximum(1, each.busy // each.messages)
     pieces = np.clip(each.share / threads // P2P_PIECE_BYTES, 1, P2P_MOST_PIECES)
     rate = values["p2p_channel_GBps"] * each.busy / (each.messages * threads)
-    return _Shape(
+    return Runs(
         "direct",
         "simple",
         BESIDE,

@@ -8,9 +8,11 @@ import numpy as np
 
 from collemu.catalogue import System
 from collemu.emulator import emulate
-from collemu.fidelity.passes import both_ways, in_one_pass
+from collemu.fidelity.form import Floats
+from collemu.fidelity.passes import along, both_ways, in_one_pass
 from collemu.model.bandwidth import count_for_size
 from collemu.schedule import Schedule, build_schedule
+from collemu.wiring import wiring_of
 
 #: Whether what long transfers take longer comes on top, or beside what else takes its time; empty: not at all.
 ON_TOP, BESIDE, NO_TAIL = "on top", "beside", ""
@@ -49,6 +51,8 @@ class Run:
         One of the above.
     with_latency : bool
         Whether the launch has the latency of messages in it, which a message of next to nothing shows.
+    orders : tuple of tuple of int
+        Of the ranks, through which the rings of channels go in turn; empty: as they are numbered.
     """
 
     algorithm: str
@@ -63,6 +67,46 @@ class Run:
     tail_us: float = 0.0
     tail: str = NO_TAIL
     with_latency: bool = False
+    orders: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of an algorithm and protocol: arrays, an entry a row, or one for all."""
+
+    algorithm: str
+    protocol: str
+    tail: str
+    channels: Floats
+    chunks: Floats
+    launch_us: Floats
+    step_us: Floats
+    thread_rate: Floats
+    add_rate: Floats
+    link_rate: Floats
+    with_latency: bool = False
+    orders: tuple[tuple[int, ...], ...] = ()
+
+    def each(self, tail_us: Floats) -> list[Run]:
+        """One a row."""
+        numbers = (self.launch_us, self.step_us, self.thread_rate, self.add_rate, self.link_rate)
+        columns = [np.broadcast_to(each, tail_us.shape).tolist() for each in (self.channels, self.chunks, *numbers)]
+        return [
+            Run(
+                self.algorithm,
+                self.protocol,
+                int(channels),
+                int(chunks),
+                *(launch, step, thread, add, link),
+                tail_us=longer,
+                tail=self.tail,
+                with_latency=self.with_latency,
+                orders=self.orders,
+            )
+            for channels, chunks, launch, step, thread, add, link, longer in zip(
+                *columns, tail_us.tolist(), strict=True
+            )
+        ]
 
 
 @lru_cache(maxsize=4096)
@@ -81,7 +125,7 @@ def time_us(run: Run, case: Case, system: System) -> float:
 def _emulated(run: Run, case: Case, system: System) -> tuple[float, float]:
     """Microseconds in all, and those that the busiest link sends."""
     result = emulate(
-        _schedule(case.collective, run.algorithm, case.ranks, run.channels, run.chunks),
+        _schedule(case.collective, run.algorithm, case.ranks, run.channels, run.chunks, run.orders),
         system,
         count=count_for_size(case.collective, case.ranks, case.size, _ITEM_BYTES),
         dtype="float32",
@@ -97,10 +141,19 @@ _ITEM_BYTES = 4  # sizes decide times, not what numbers they hold
 
 
 @lru_cache(maxsize=256)
-def _schedule(collective: str, algorithm: str, ranks: int, channels: int, chunks: int | None) -> Schedule:
+def _schedule(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    channels: int,
+    chunks: int | None,
+    orders: tuple[tuple[int, ...], ...],
+) -> Schedule:
     schedule = build_schedule(collective, algorithm, ranks, channels=channels, chunks=chunks)
     if algorithm == "direct":
         return both_ways(schedule)
+    if orders:
+        schedule = along(schedule, orders)
     return in_one_pass(schedule) if (collective, algorithm) == ("all_gather", "ring") else schedule
 
 
@@ -109,7 +162,7 @@ def _as_run(system: System, run: Run) -> System:
     domain = system.domain
     payload, header = domain.packet_payload_bytes, domain.packet_header_bytes
     full = system.chip_bytes_per_s * payload / (payload + header)
-    hops = 2 * domain.hop_latency_s
+    hops = wiring_of(domain).hops * domain.hop_latency_s
     memory = {"chip.hbm_bytes_per_s": NO_LIMIT * 1e9} if run.thread_rate == NO_LIMIT else {}
     return system.with_(
         **{
