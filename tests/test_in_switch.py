@@ -600,7 +600,7 @@ def test_pieces_hide_stores_behind_terms(ranks, pieces):
     """In pieces an all_reduce comes near to S (1 + 1/n): only the last piece is stored with no terms under way."""
     by = hand(ranks, 18)
     schedule = build_schedule("all_reduce", "nvls", ranks, chunks=pieces)
-    sizes = 2**28, 2**29
+    sizes = 2**30, 2**31
     times = [
         ce.emulate(schedule, by.system, count=size // 4, fidelity="flow", timeline=False).time_fs for size in sizes
     ]

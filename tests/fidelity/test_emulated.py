@@ -1,5 +1,8 @@
 """The emulator as the second engine: its schedules are proved, and it agrees with the closed forms."""
 
+from collections import Counter
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from collemu import build_schedule, verify
 from collemu.fidelity.constants import load_constants
 from collemu.fidelity.emulated import emulated
 from collemu.fidelity.measured import Measured, read_csv
-from collemu.fidelity.passes import both_ways, in_one_pass
+from collemu.fidelity.passes import along, both_ways, in_one_pass
 from collemu.fidelity.predict import predict
 
 HEADER = "case_id,system_id,network_id,nodes,ranks,collective,dtype,size_bytes,time_us,algo,nvls,nccl_version\n"
@@ -72,6 +75,37 @@ def test_a_gather_in_one_pass_is_one_in_place(ranks) -> None:
     assert verify(in_one_pass(schedule)).messages == verify(schedule).messages
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+@pytest.mark.parametrize(("turns", "chunks"), [(1, 1), (2, 3)])
+def test_rings_through_all_orders_use_all_links_alike(collective, ranks, turns, chunks) -> None:
+    orders = [(0, *rest) for rest in permutations(range(1, ranks))]
+    schedule = build_schedule(collective, "ring", ranks, channels=turns * len(orders), chunks=chunks)
+    laid = along(schedule, orders)
+    assert verify(laid).messages == verify(schedule).messages
+    uses = Counter(zip(laid.threads["rank"].tolist(), laid.threads["send_peer"].tolist(), strict=True))
+    assert set(uses) == set(permutations(range(ranks), 2)) and len(set(uses.values())) == 1
+    if collective == "all_gather":
+        assert verify(in_one_pass(laid)).messages == verify(schedule).messages
+
+
+def test_orders_that_are_none_are_refused() -> None:
+    schedule = build_schedule("all_reduce", "ring", 3)
+    for orders in ([(0, 1, 1)], [(0, 1, 3)]):
+        with pytest.raises(ValueError, match="the rings of ring cannot be laid through 1 orders"):
+            along(schedule, orders)
+    with pytest.raises(ValueError, match="the rings of two_shot cannot"):
+        along(build_schedule("all_reduce", "two_shot", 3), [(0, 1, 2)])
+
+
+@pytest.mark.parametrize("system", ["a100_quad", "gh200_quad"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_both_engines_agree_on_meshes(table, system, collective) -> None:
+    ratio = both(table(system, [collective], [2, 3, 4]))
+    assert np.median(np.abs(ratio - 1)) < 0.03
+    assert np.abs(ratio - 1).max() < 0.25
+
+
 @pytest.mark.parametrize("system", ["a100_hgx", "h100_hgx", "b200_hgx", "gb300_nvl72"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"])
 def test_both_engines_agree(table, system, collective) -> None:
@@ -106,8 +140,10 @@ def test_one_byte_sums_are_slower_in_both(table) -> None:
 
 
 def test_what_the_emulator_does_not_run_has_a_reason(table) -> None:
-    found = emulated(table("a100_quad", ["all_reduce"], [4], [1024]), load_constants(), lambda: None)
-    assert found.reasons == {0: "the emulator does not run NCCL, direct mesh yet: --engine model"}
+    found = emulated(table("trainium1", ["all_reduce"], [8], [1024]), load_constants(), lambda: None)
+    assert found.reasons == {0: "the emulator does not run Trainium yet: --engine model"}
+    found = emulated(table("a100_quad", ["broadcast"], [4], [1024]), load_constants(), lambda: None)
+    assert found.reasons == {0: "the emulator runs no such broadcast on a100_quad"} and found.family[0] == ""
     found = emulated(table("a100_hgx", ["all_reduce"], [8], [1024], algo="nvls"), load_constants(), lambda: None)
-    assert found.reasons == {0: "no model for all_reduce on a100_hgx"}
+    assert found.reasons == {0: "the emulator runs no such all_reduce on a100_hgx"}
     assert emulated(table("h100_hgx", ["reduce"], [8], [1024]), {}, lambda: None).reasons
