@@ -34,6 +34,7 @@ LATER_LL128 = 560.0  # blackwell from 2.29 on: from where curves jump, not read 
 NVLS_CHANNELS = {"ampere": 1, "hopper": 16, "blackwell": 24}
 NVLS_EFFICIENCY = {"ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}
 NVLS_LEAST_RANKS = 5
+NVLS_OVERLAP = 2.0  # 1: synchronisation, then data; more: partly at once
 
 LL_CHANNEL_BYTES = 4096  # of a rank's share: 8 bytes of each of 512 threads
 LL128_PAYLOAD = 15 / 16
@@ -200,15 +201,21 @@ def nvls_chunks(rows: Measured) -> tuple[Floats, Floats]:
     return channels, np.where(rows.size < 8 * channels * rows.ranks * chunk, 32.0 * 1024, chunk)
 
 
+def nvls_start_and_move(values: Values, rows: Measured) -> tuple[Floats, Floats]:
+    """Microseconds of NVLS: what its start takes beside the bytes, and these."""
+    channels, chunk = nvls_chunks(rows)
+    fill = np.minimum(chunk * channels * rows.ranks, rows.size)
+    bulk = us_of((rows.size + fill) * (1 + 1 / rows.ranks), values["nvls_GBps"])
+    chunks = rows.size / (8 * channels * chunk) * values["nvls_chunk_us"]
+    moved = bulk + chunks + tail(bulk, values["tail_us"])
+    return (values["nvls_us"] ** NVLS_OVERLAP + moved**NVLS_OVERLAP) ** (1 / NVLS_OVERLAP) - moved, moved
+
+
 def _nvls(values: Values, rows: Measured) -> Floats:
     if "nvls_us" not in values:
         return np.full(len(rows), np.nan)
-    ranks, size = rows.ranks, rows.size
-    channels, chunk = nvls_chunks(rows)
-    fill = np.minimum(chunk * channels * ranks, size)
-    bulk = us_of((size + fill) * (1 + 1 / ranks), values["nvls_GBps"])
-    chunks = size / (8 * channels * chunk) * values["nvls_chunk_us"]
-    return values["launch_us"] + values["nvls_us"] + bulk + chunks + tail(bulk, values["tail_us"])
+    start, moved = nvls_start_and_move(values, rows)
+    return values["launch_us"] + start + moved
 
 
 @dataclass(frozen=True)

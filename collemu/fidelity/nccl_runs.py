@@ -93,7 +93,7 @@ def _nvls(values: Values, rows: Measured) -> Runs:
         ON_TOP,
         channels=channels,
         chunks=np.ceil(np.maximum(1, rows.size / (rows.ranks * channels * chunk))),
-        launch_us=values["launch_us"] + values["nvls_us"],
+        launch_us=values["launch_us"] + nccl.nvls_start_and_move(values, rows)[0],
         step_us=np.zeros(1),
         thread_rate=np.full(1, NO_LIMIT),
         add_rate=np.full(1, NO_LIMIT),
