@@ -132,7 +132,8 @@ def chosen(rows: Measured) -> NDArray[np.int64]:
     able = (rows.collective == "all_reduce") & (efficiency > 0) & ~np.isin(rows.dtype, ("int8", "uint8"))
     able &= (rows.ranks >= NVLS_LEAST_RANKS) & (rows.nvls != "off") & (rows.algorithm != "ring")
     by_switch = np.where(able, NVLS_US + us_of(amount, rate), np.inf)
-    by_switch = np.where((rows.algorithm == "nvls") & (rows.collective == "all_reduce"), -np.inf, by_switch)
+    told = (rows.algorithm == "nvls") & (rows.collective == "all_reduce") & (rows.ranks > 2)
+    by_switch = np.where(told, -np.inf, by_switch)
     return np.argmin(np.vstack([rings, by_switch]), axis=0)
 
 
