@@ -1,7 +1,7 @@
 """NCCL on one domain of an NVSwitch as the emulator runs it: the choices and constants of the closed forms, no others.
 
-What closed forms say of steps and of what hides behind what, comes here of the schedule. What is no property of a thread
-or a link is put where it comes nearest: a chunk of NVLS makes its bytes slower, pieces of a message share its step.
+What closed forms say of steps and of what hides behind what, comes here of the schedule. What is no property of a
+thread or a link is put where it comes nearest: a chunk of NVLS makes bytes slower, pieces of a message share its step.
 """
 
 from collections.abc import Callable
