@@ -99,10 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             of_emulator = emulated(rows, constants, progress.count)
     found = of_model or of_emulator
     assert found is not None
-    counts: dict[tuple[str, str], int] = {}
-    for place, reason in found.reasons.items():
-        counts[rows.case[place], reason] = counts.get((rows.case[place], reason), 0) + 1
-    skipped += [(*key, count) for key, count in counts.items()]
+    skipped += _reasons(rows, found)
     scores = _scores(rows, found, _groups(rows, found, columns))
     if arguments.json != STDOUT:
         print("\n".join(_report(rows, found, scores, skipped, brief=arguments.brief)))
@@ -132,6 +129,14 @@ def _read(arguments: argparse.Namespace) -> "tuple[Measured, list[tuple[str, str
         raise ValueError(f"no collective {arguments.collective!r}; choose {', '.join(collectives())}")
     where = (arguments.system, arguments.network, whole(arguments.nodes, "--nodes", least=1))
     return read_nccl_tests(arguments.file, *where, whole(arguments.ranks, "--ranks", least=1), arguments.collective), []
+
+
+def _reasons(rows: "Measured", found: "Predictions") -> list[tuple[str, str, int]]:
+    """Case, reason, and how many of its rows have no time for it."""
+    counts: dict[tuple[str, str], int] = {}
+    for place, reason in found.reasons.items():
+        counts[rows.case[place], reason] = counts.get((rows.case[place], reason), 0) + 1
+    return [(*key, count) for key, count in counts.items()]
 
 
 def _groups(rows: "Measured", found: "Predictions", columns: Sequence[str]) -> Any:
@@ -165,6 +170,8 @@ def _scores(rows: "Measured", found: "Predictions", group: Any) -> "tuple[list[S
 
 def _beside(rows: "Measured", of_model: "Predictions", of_emulator: "Predictions") -> list[str]:
     """Both engines where both have times, and how far they are apart."""
+    from dataclasses import replace
+
     from collemu.fidelity.score import score
 
     lines: list[tuple[str, ...]] = []
@@ -179,7 +186,10 @@ def _beside(rows: "Measured", of_model: "Predictions", of_emulator: "Predictions
         ):
             lines.append(_cells(score(f"{group}: {name}", case, size, error)))
     heading = ("both engines", *HEADING, *_bands())
-    return ["", *lines_of(heading, lines, "<" + ">" * (len(heading) - 1))]
+    table = ["", *lines_of(heading, lines, "<" + ">" * (len(heading) - 1)), ""] if lines else []
+    only = {place: reason for place, reason in of_emulator.reasons.items() if place not in of_model.reasons}
+    reasons = _reasons(rows, replace(of_emulator, reasons=only))
+    return table + [f"# not emulated: {case}: {reason} ({count} rows)" for case, reason, count in reasons]
 
 
 def _bands() -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,11 @@ def _values(group: Mapping[str, Any]) -> Iterable[tuple[tuple[str, str], float]]
     for name, each in group.items():
         if name == "cases":
             continue
-        if "value" in each:
-            yield (name, ""), float(each["value"])
-        else:
-            yield from (((name, "" if owner == USUAL else owner), float(own["value"])) for owner, own in each.items())
+        for owner, own in ({USUAL: each} if "value" in each else each).items():
+            value = float(own["value"])
+            if not 0 < value < inf:
+                raise ValueError(f"{name} is {value:g}")
+            yield (name, "" if owner == USUAL else owner), value
 
 
 def constants_text(

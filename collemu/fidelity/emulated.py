@@ -1,6 +1,7 @@
 """Times of measured cases by the emulator, with the constants of the closed forms and none of their arithmetic."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def emulated(rows: Measured, constants: Constants, count: Callable[[], None]) ->
     found = np.full(len(rows), np.nan)
     family = np.full(len(rows), "", object)
     reasons: dict[int, str] = {}
-    systems = {name: load_system(name) for name in sorted(set(rows.system[rows.system != ""].tolist()))}
+    load = cache(load_system)
     for form, group, mask in assigned(rows):
         own, places = rows.where(mask), np.flatnonzero(mask).tolist()
         if form.name not in RUNS:
@@ -52,7 +53,10 @@ def emulated(rows: Measured, constants: Constants, count: Callable[[], None]) ->
             if run is None:
                 continue
             case = Case(own.collective[number], int(own.ranks[number]), int(own.size[number]))
-            found[place] = time_us(run, case, systems[own.system[number]])
+            try:
+                found[place] = time_us(run, case, load(own.system[number]))
+            except ValueError as error:
+                reasons[place] = str(error)
         family[mask] = families_of(form, group, own)
     family[np.isnan(found)] = ""
     for place in np.flatnonzero(np.isnan(found)).tolist():

@@ -221,12 +221,21 @@ def cross_validated(form: Form, group: str, rows: Measured, folds: int) -> Float
 
 
 def spread_of(form: Form, group: str, constants: Mapping[tuple[str, str], float], rows: Measured) -> dict[str, Floats]:
-    """Values of the constants for each row; an owner that has none of its own has what is usual."""
+    """Values of the constants for each row; an owner that has none of its own has what is usual.
+
+    Raises
+    ------
+    ValueError
+        If a constant of the form is missing.
+    """
+    missing = [constant.name for constant in form.constants(group) if (constant.name, "") not in constants]
+    if missing:
+        what = f"the constants of {form.name} {group} lack {', '.join(missing)}"
+        raise ValueError(f"{what}; fit them anew with: collemu calibrate --from")
     values: dict[str, Floats] = {}
     owners, place = np.unique(form.owners(rows).astype(str), return_inverse=True)
     for constant in form.constants(group):
-        usual = constants.get((constant.name, ""))
-        if usual is not None:
-            each = [constants.get((constant.name, owner), usual) for owner in owners.tolist()]
-            values[constant.name] = np.array(each, float)[place]
+        usual = constants[constant.name, ""]
+        each = [constants.get((constant.name, owner), usual) for owner in owners.tolist()]
+        values[constant.name] = np.array(each, float)[place]
     return values

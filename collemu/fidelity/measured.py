@@ -5,11 +5,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from collemu.catalogue.load import load_system, networks, systems
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "float": "float32", "half": "float16"}
 COLLECTIVES = {"permute": "sendrecv", "allreduce": "all_reduce", "allgather": "all_gather"}
@@ -129,14 +132,44 @@ def read_csv(path: str, conditions: Iterable[str] = ()) -> tuple[Measured, list[
     kept: list[Mapping[str, str]] = []
     for given in chosen:
         row = _as_collective(given) if "tokens_per_rank" in given else given
-        reason = None if row["system_id"] else "it names no system that is known"
-        reason = reason if row["time_us"] else "it has no time"
-        reason = reason if row["size_bytes"] else "it says not how many tokens, or of which size"
+        reason = _unusable(row, path)
         if reason is None:
             kept.append(row)
         else:
             skipped[row["case_id"], reason] = skipped.get((row["case_id"], reason), 0) + 1
     return _measured(kept, path), [(*key, count) for key, count in skipped.items()]
+
+
+def _unusable(row: Mapping[str, str], path: str) -> str | None:
+    if not row["system_id"]:
+        return "it names no system that is known"
+    if not row["time_us"]:
+        return "it has no time"
+    if not row["size_bytes"]:
+        return "it says not how many tokens, or of which size"
+    nodes, ranks = (int(_whole(row, name, path)) for name in ("nodes", "ranks"))
+    return impossible(row["system_id"].lower(), row["network_id"].lower() or NO_NETWORK, nodes, ranks)
+
+
+def impossible(system: str, network: str, nodes: int, ranks: int) -> str | None:
+    """Why nobody can have measured so many ranks there; None if somebody can."""
+    if system not in systems():
+        return f"no system {system} in the catalogue"
+    if network != NO_NETWORK and network not in networks():
+        return f"no network {network} in the catalogue"
+    if nodes > ranks:
+        return f"{nodes} nodes cannot have {ranks} ranks"
+    if network != NO_NETWORK and nodes == 1:
+        return f"one node, but a network, {network}"
+    chips = _chips(system)
+    if network == NO_NETWORK and ranks > chips:
+        return f"{ranks} ranks, but a domain of {chips} chips and no network"
+    return None
+
+
+@lru_cache
+def _chips(system: str) -> int:
+    return load_system(system).domain.chips
 
 
 def _as_collective(row: Mapping[str, str]) -> Mapping[str, str]:
@@ -158,7 +191,7 @@ def _as_collective(row: Mapping[str, str]) -> Mapping[str, str]:
 
 def _rows(path: str) -> list[dict[str, str]]:
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             rows = [row | {"line": str(reader.line_num)} for row in reader]
             names = list(reader.fieldnames or ())
@@ -185,8 +218,8 @@ def _measured(rows: Sequence[Mapping[str, str]], path: str) -> Measured:
     def texts(name: str, otherwise: str = "") -> NDArray[Any]:
         return np.array([(row.get(name) or otherwise).lower() for row in rows], object)
 
-    def numbers(name: str) -> NDArray[np.float64]:
-        return np.array([_number(row, name, path) for row in rows], np.float64)
+    def wholes(name: str) -> NDArray[np.float64]:
+        return np.array([_whole(row, name, path) for row in rows], np.float64)
 
     collectives, dtypes = texts("collective"), texts("dtype", "float32")
     return Measured(
@@ -195,10 +228,10 @@ def _measured(rows: Sequence[Mapping[str, str]], path: str) -> Measured:
         network=texts("network_id", NO_NETWORK),
         collective=np.array([COLLECTIVES.get(name, name) for name in collectives], object),
         dtype=np.array([DTYPES.get(name, name) for name in dtypes], object),
-        nodes=numbers("nodes"),
-        ranks=numbers("ranks"),
-        size=numbers("size_bytes"),
-        time_us=numbers("time_us"),
+        nodes=wholes("nodes"),
+        ranks=wholes("ranks"),
+        size=wholes("size_bytes"),
+        time_us=np.array([_number(row, "time_us", path) for row in rows], np.float64),
         algorithm=np.array([_algorithm(row) for row in rows], object),
         nvls=texts("nvls", "auto"),
         version=np.array([_version(row) for row in rows], np.float64),
@@ -230,6 +263,13 @@ def _number(row: Mapping[str, str], name: str, path: str) -> float:
     return value
 
 
+def _whole(row: Mapping[str, str], name: str, path: str) -> float:
+    value = _number(row, name, path)
+    if value != int(value):
+        raise ValueError(f"{path}, line {row['line']}: {name} is {row[name]!r}; give a whole number")
+    return value
+
+
 def _version(row: Mapping[str, str]) -> float:
     """A benchmark's own library may be another than the folder of its results is called after."""
     found = re.search(r"row version (\d+)\.(\d+)", row.get("notes") or "")
@@ -255,6 +295,8 @@ def read_nccl_tests(path: str, system: str, network: str, nodes: int, ranks: int
     name = collective or _collective_of(text)
     if name is None:
         raise ValueError(f"{path} does not say which collective it is of; give --collective")
+    if reason := impossible(system, network, nodes, ranks):
+        raise ValueError(f"{path}: {reason}; change --system, --network, --nodes or --ranks")
     rows = [
         {
             "case_id": Path(path).stem,
@@ -275,8 +317,9 @@ def read_nccl_tests(path: str, system: str, network: str, nodes: int, ranks: int
 
 
 def _of_text(text: str) -> list[tuple[int, str, float]]:
-    line = re.compile(r"^\s*(\d+)\s+\d+\s+([a-z]\w*)\s+\S+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s", re.MULTILINE)
-    return [(int(size), dtype, float(time)) for size, dtype, time in line.findall(text)]
+    launcher = r"^(?:\[[\d,]+\]<stdout>:)?"
+    line = launcher + r"\s*(\d+)\s+\d+\s+([a-z]\w*)\s+\S+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s"
+    return [(int(size), dtype, float(time)) for size, dtype, time in re.findall(line, text, re.MULTILINE)]
 
 
 def _of_json(text: str) -> list[tuple[int, str, float]]:

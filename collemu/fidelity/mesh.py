@@ -14,6 +14,7 @@ from collemu.fidelity.nccl import (
     LL_CHANNEL_BYTES,
     LL_OVERLAP,
     SIMPLE,
+    alone,
     ll_step,
     steps_of,
 )
@@ -63,7 +64,13 @@ class Mesh:
 
     def time_us(self, values: Values, rows: Measured) -> Floats:
         """In the protocol that NCCL estimates to be the quickest."""
-        return np.choose(chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows)])
+        several = rows.ranks > 1
+        time = alone(values, rows)
+        if not several.any():
+            return time
+        part, own = rows.where(several), {name: each[several] for name, each in values.items()}
+        time[several] = np.choose(chosen(part), [_ll(own, part), _ll128(own, part), _simple(own, part)])
+        return time
 
 
 def chosen(rows: Measured) -> NDArray[np.int64]:

@@ -73,7 +73,7 @@ class Nccl:
         ring = np.choose(
             chosen(rows), [_ll(values, rows), _ll128(values, rows), _simple(values, rows), _nvls(values, rows)]
         )
-        return np.where(is_p2p(rows), _p2p(values, rows), ring)
+        return np.where(rows.ranks == 1, alone(values, rows), np.where(is_p2p(rows), _p2p(values, rows), ring))
 
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv", "broadcast")
@@ -140,6 +140,11 @@ def chosen(rows: Measured) -> NDArray[np.int64]:
 def steps_of(rows: Measured) -> Floats:
     """Messages that a rank sends, one after the other."""
     return np.where(rows.collective == "all_reduce", 2 * (rows.ranks - 1), rows.ranks - 1)
+
+
+def alone(values: Values, rows: Measured) -> Floats:
+    """One rank copies its input to its output."""
+    return values["launch_us"] + us_of(rows.size, values["copy_GBps"])
 
 
 def is_p2p(rows: Measured) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from collemu.fidelity import nccl
 from collemu.fidelity.form import Values
 from collemu.fidelity.measured import Measured
-from collemu.fidelity.ring_runs import SHAPES, Rings
+from collemu.fidelity.ring_runs import SHAPES, Rings, alone
 from collemu.fidelity.runs import BESIDE, NO_LIMIT, NO_TAIL, ON_TOP, Run, Runs
 
 P2P_PIECE_BYTES = 16 * 1024
@@ -21,8 +21,9 @@ P2P_MOST_PIECES = 16
 
 def runs(values: Values, rows: Measured) -> list[Run | None]:
     """One a row; None where switches would have to add, and cannot."""
-    p2p, protocol = nccl.is_p2p(rows), nccl.chosen(rows)
-    small = nccl.point_to_point(values, rows).small
+    several = rows.ranks > 1
+    p2p, ring = several & nccl.is_p2p(rows), several & ~nccl.is_p2p(rows)
+    protocol, small = nccl.chosen(rows), nccl.point_to_point(values, rows).small
     found: list[Run | None] = [None] * len(rows)
 
     def put(mask: NDArray[np.bool_], shape: Callable[[Values, Measured], Runs]) -> None:
@@ -33,9 +34,10 @@ def runs(values: Values, rows: Measured) -> list[Run | None]:
                 found[place] = run
 
     for number, shape in SHAPES.items():
-        put(~p2p & (protocol == number), lambda own, part, shape=shape: shape(own, part, _rings(own, part)))
+        put(ring & (protocol == number), lambda own, part, shape=shape: shape(own, part, _rings(own, part)))
     if "nvls_us" in values:
-        put(~p2p & (protocol == nccl.NVLS), _nvls)
+        put(ring & (protocol == nccl.NVLS), _nvls)
+    put(~several, alone)
     put(p2p & small, _small)
     put(p2p & ~small, _large)
     return found

@@ -79,6 +79,22 @@ def simple(values: Values, rows: Measured, rings: Rings) -> Runs:
     return _bulky("simple", slices, rounds, values["launch_us"] + 1, step, values, rows, rings)
 
 
+def alone(values: Values, rows: Measured) -> Runs:
+    """One rank: a copy."""
+    return Runs(
+        "",
+        "simple",
+        NO_TAIL,
+        channels=np.ones(1),
+        chunks=np.ones(1),
+        launch_us=values["launch_us"],
+        step_us=np.zeros(1),
+        thread_rate=values["copy_GBps"],
+        add_rate=values["copy_GBps"],
+        link_rate=values["link_GBps"],
+    )
+
+
 def _bulky(
     protocol: str,
     slices: Floats,

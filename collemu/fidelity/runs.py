@@ -11,11 +11,12 @@ from collemu.emulator import emulate
 from collemu.fidelity.form import Floats
 from collemu.fidelity.passes import along, both_ways, in_one_pass
 from collemu.model.bandwidth import count_for_size
-from collemu.schedule import Schedule, build_schedule
+from collemu.schedule import Schedule, algorithms, build_schedule
 from collemu.wiring import wiring_of
 
 #: Whether what long transfers take longer comes on top, or beside what else takes its time; empty: not at all.
 ON_TOP, BESIDE, NO_TAIL = "on top", "beside", ""
+MOST_OPERATIONS = 2**22  # some seconds
 NO_LIMIT = 1e5  # GB/s of a thread, where the rate is that of a whole kernel, memory and all
 
 
@@ -36,7 +37,7 @@ class Run:
     algorithm, protocol : str
     channels : int
     chunks : int or None
-        As `collemu.build_schedule` takes them.
+        As `collemu.build_schedule` takes them; an empty algorithm is any.
     launch_us : float
         Before a rank's first operation.
     step_us : float
@@ -111,7 +112,18 @@ class Runs:
 
 @lru_cache(maxsize=4096)
 def time_us(run: Run, case: Case, system: System) -> float:
-    """Microseconds of a run by messages (fidelity flow), and its tail."""
+    """Microseconds of a run by messages (fidelity flow), and its tail.
+
+    Raises
+    ------
+    ValueError
+        If the system cannot run it, or it has too many operations to wait for.
+    """
+    operations = 2 * case.ranks * run.channels * (run.chunks or 1) * (1 if run.algorithm == "nvls" else case.ranks)
+    if operations > MOST_OPERATIONS:
+        raise ValueError(
+            f"about {operations:,} operations, more than the {MOST_OPERATIONS:,} that --engine emulate is for"
+        )
     emulated, busy = _emulated(run, case, _as_run(system, run))
     if run.with_latency:
         one, least = replace(run, chunks=1, step_us=0.0), case._replace(size=case.ranks * 16)
@@ -149,12 +161,14 @@ def _schedule(
     chunks: int | None,
     orders: tuple[tuple[int, ...], ...],
 ) -> Schedule:
+    algorithm = algorithm or algorithms(collective)[0]
     schedule = build_schedule(collective, algorithm, ranks, channels=channels, chunks=chunks)
-    if algorithm == "direct":
+    if algorithm == "direct" and ranks > 1:
         return both_ways(schedule)
     if orders:
         schedule = along(schedule, orders)
-    return in_one_pass(schedule) if (collective, algorithm) == ("all_gather", "ring") else schedule
+    one_pass = ranks > 1 and (collective, algorithm) == ("all_gather", "ring")
+    return in_one_pass(schedule) if one_pass else schedule
 
 
 def _as_run(system: System, run: Run) -> System:

@@ -73,6 +73,32 @@ def test_pictures_are_drawn_a_group(table: str, collemu: Collemu) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("h100_hgx,none,1,72", "72 ranks, but a domain of 8 chips and no network"),
+        ("h100_hgx,efa_p5,16,8", "16 nodes cannot have 8 ranks"),
+        ("h100_hgx,efa_p5,1,8", "one node, but a network, efa_p5"),
+        ("h100_hgx,ethernet,2,16", "no network ethernet in the catalogue"),
+        ("h100,none,1,8", "no system h100 in the catalogue"),
+    ],
+)
+def test_what_cannot_have_been_measured_is_skipped(row, reason, table: str, collemu: Collemu) -> None:
+    Path("odd.csv").write_text(
+        ROWS.splitlines()[0] + f"\r\na,{row},all_reduce,float16,64,9,auto,auto,\r\n", "utf-8-sig"
+    )
+    for engine in ("model", "emulate", "both"):
+        outcome = collemu("validate", "odd.csv", "--engine", engine)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"# skipped: a: {reason} (1 rows)" in outcome.out and "# 0 rows, 1 skipped" in outcome.out
+
+
+def test_groups_are_by_columns(table: str, collemu: Collemu) -> None:
+    outcome = collemu("validate", table, "--brief", "--by", "system,collective,ranks")
+    assert outcome.code == 0
+    assert "h100_hgx all_gather 8" in outcome.out and "h100_hgx all_reduce 8" in outcome.out
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (("validate", "none.csv"), "cannot read none.csv"),
@@ -80,6 +106,7 @@ def test_pictures_are_drawn_a_group(table: str, collemu: Collemu) -> None:
         (("validate", "rows.csv", "--where", "rank=8"), "has no column rank"),
         (("validate", "rows.csv", "--engine", "guess"), "no engine 'guess'"),
         (("validate", "rows.log"), "give --system and --ranks"),
+        (("validate", "rows.csv", "--by", "gpu"), "--by gpu: no column 'gpu'; choose system, network"),
         (("calibrate",), "give host, to measure this machine, or --from CSV"),
         (("calibrate", "host", "--from", "rows.csv"), "give host"),
         (("calibrate", "--from", "rows.csv", "--system", "x"), "no model has rows of it"),

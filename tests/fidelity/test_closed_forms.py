@@ -73,7 +73,8 @@ def test_times_by_hand(table) -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8, 72])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"])
 def test_more_bytes_never_take_less_within_a_protocol(table, collective, ranks) -> None:
-    rows, _ = table(*(row(collective, ranks, 2**power) for power in range(4, 34)))
+    system = "h100_hgx" if ranks <= 8 else "gb200_nvl72"
+    rows, _ = table(*(row(collective, ranks, 2**power, system=system) for power in range(4, 34)))
     times, protocol = np.array(by_hand(rows)), chosen(rows)
     same = protocol[1:] == protocol[:-1]
     if collective in ("alltoall", "sendrecv"):
@@ -188,3 +189,19 @@ def test_what_nccl_tests_print_is_read(tmp_path) -> None:
     )
     rows = read_nccl_tests(str(path), "h100_hgx", "none", 1, 8, None)
     assert (rows.size[0], rows.time_us[0], rows.dtype[0], rows.collective[0]) == (1024, 20.5, "float32", "all_reduce")
+
+
+def test_prefixes_of_launchers_are_no_matter_and_warm_up_lines_none(tmp_path) -> None:
+    path = tmp_path / "all_gather_perf.log"
+    path.write_text(
+        "[1,0]<stdout>:# nThread 1 nGpus 1 minBytes 1024 maxBytes 4096 step: 2(factor)\n"
+        "[1,0]<stdout>:#                              out-of-place                       in-place\n"
+        "[1,0]<stdout>:        1024          16      half    none      -1    20.50    0.05    0.09      0\n"
+        "[1,0]<stdout>:        4096          64      half    none      -1    21.50    0.19    0.17      0\n"
+        "[1,0]<stdout>:# Avg bus bandwidth    : 0.13\n"
+    )
+    rows = read_nccl_tests(str(path), "h100_hgx", "none", 1, 8, None)
+    assert rows.size.tolist() == [1024, 4096] and rows.time_us.tolist() == [20.5, 21.5]
+    assert set(rows.dtype) == {"float16"} and set(rows.collective) == {"all_gather"}
+    with pytest.raises(ValueError, match=r"16 ranks, but a domain of 8 chips and no network; change --system"):
+        read_nccl_tests(str(path), "h100_hgx", "none", 2, 16, None)

@@ -131,6 +131,17 @@ def test_both_engines_agree_on_kernels_of_libraries(table, system, algo, version
     assert np.abs(ratio - 1).max() < 0.25
 
 
+@pytest.mark.parametrize("system", ["h100_hgx", "a100_quad"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_one_rank_copies(table, system, collective) -> None:
+    assert both(table(system, [collective], [1], [16, 2**20, 2**30])) == pytest.approx(1, abs=0.01)
+
+
+def test_what_would_take_too_long_has_a_reason(table) -> None:
+    found = emulated(table("h100_hgx", ["all_reduce"], [8], [10**13]), load_constants(), lambda: None)
+    assert "operations, more than the" in found.reasons[0]
+
+
 def test_one_byte_sums_are_slower_in_both(table) -> None:
     narrow, wide = (
         emulated(table("gb200_nvl72", ["reduce_scatter"], [2], [2**30], dtype=each), load_constants(), lambda: None)

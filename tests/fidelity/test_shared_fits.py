@@ -160,9 +160,15 @@ def test_what_owners_have_of_their_own_comes_back(table) -> None:
 
 
 def test_an_owner_without_rows_has_what_is_usual(table) -> None:
-    constants = {("nic_share", ""): 0.9, ("nic_share", "efa_p5"): 0.5}
+    constants = {(constant.name, ""): constant.start for constant in Networks().constants(GROUP)}
+    constants |= {("nic_share", ""): 0.9, ("nic_share", "efa_p5"): 0.5}
     rows = table(row("all_reduce", 8, network="efa_p5"), row("all_reduce", 8))
     assert spread_of(Networks(), GROUP, constants, rows)["nic_share"].tolist() == [0.5, 0.9]
+
+
+def test_constants_that_lack_some_are_refused(table) -> None:
+    with pytest.raises(ValueError, match=r"the constants of networks nccl lack latency_share, .*calibrate --from"):
+        spread_of(Networks(), GROUP, {("nic_share", ""): 0.9}, table(row("all_reduce", 8)))
 
 
 def test_slopes_are_those_of_the_errors(table) -> None:
