@@ -292,7 +292,7 @@ def read_nccl_tests(path: str, system: str, network: str, nodes: int, ranks: int
     found = _of_json(text) if text.lstrip().startswith("{") else _of_text(text)
     if not found:
         raise ValueError(f"{path}: no results of nccl-tests in it")
-    name = collective or _collective_of(text)
+    name = collective or _collective_of(text) or _collective_of(Path(path).name)
     if name is None:
         raise ValueError(f"{path} does not say which collective it is of; give --collective")
     if reason := impossible(system, network, nodes, ranks):
