@@ -91,7 +91,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     """Fit constants, print each with what it rests on, and write them."""
     import numpy as np
 
-    from collemu.fidelity.constants import USUAL, constants_text, remarks
+    from collemu.fidelity.constants import USUAL, constants_text, load_constants, remarks
     from collemu.fidelity.fit import Estimate, fit
     from collemu.fidelity.measured import joined, read_csv
     from collemu.fidelity.predict import assigned
@@ -112,13 +112,15 @@ def _fit(arguments: argparse.Namespace) -> int:
     if not of_system:
         names = ", ".join(sorted(set(rows.system.tolist())))
         raise ValueError(f"--system {arguments.system}: no model has rows of it; there are {names}")
+    shipped = load_constants()
     found: dict[tuple[str, str], list[Estimate]] = {}
     cases: dict[tuple[str, str], list[str]] = {}
     with Progress(len(of_system), "fits") as progress:
         for form, group, mask in of_system:
             progress.step(f"{form.name} {group}")
-            found[form.name, group] = fit(form, group, rows.where(mask))
+            found[form.name, group] = fit(form, group, rows.where(mask), shipped.get(form.name, {}).get(group, {}))
             cases[form.name, group] = sorted(set(rows.case[mask].tolist()))
+    write_whole(output, lambda file: print(constants_text(found, cases), file=file))  # first: printing may be cut short
     for (form_name, group), estimates in found.items():
         print(f"# {form_name} {group}: {len(cases[form_name, group])} cases")
         for each in estimates:
@@ -127,7 +129,6 @@ def _fit(arguments: argparse.Namespace) -> int:
             rests = f"{each.rows} rows of {len(each.cases)} cases"
             notes = "".join(f"; {note}" for note in remarks(each))
             print(f"{name:<28} {each.value:>10.4g} {each.constant.unit:<5} +- {sure:<8} {rests}{notes}")
-    write_whole(output, lambda file: print(constants_text(found, cases), file=file))
     print(f"# written: {output}")
     return 0
 

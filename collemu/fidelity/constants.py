@@ -88,7 +88,7 @@ def remarks(each: Estimate) -> list[str]:
     if each.at_bound:
         found.append("at its bound")
     if each.rows == 0:
-        found.append("no row depends on it: left near where fits start")
+        found.append("no row depends on it: left where the fit began")
     elif each.uncertainty > WEAK:
         found.append("weak: the rows say little of it")
     return found

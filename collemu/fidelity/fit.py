@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,11 @@ TOLERANCE = 1e-5
 MOST_STEPS = 100
 RESTS = 0.1
 USUAL = 1e-3  # of a logarithm: no owner with rows is as near to what is usual
+SURE = 0.1  # how far, as a logarithm, constants are from what other rows gave
 WEAK = 0.5  # relative uncertainty beyond which rows say little of a constant
+
+#: (name, owner or empty) -> value.
+Known = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
@@ -64,22 +69,32 @@ class Unknowns:
     group : str
     rows : Measured
         Whose owners have constants of their own.
+    known : mapping of (name, owner) to float
+        Where fits start, and what decides where no row does; a form's own starts for what is not in it.
     """
 
-    def __init__(self, form: Form, group: str, rows: Measured) -> None:
+    def __init__(self, form: Form, group: str, rows: Measured, known: Known = MappingProxyType({})) -> None:
         self.form = form
         self.constants = form.constants(group)
         self.owned = [constant for constant in self.constants if constant.spread]
         self.owners: list[str] = sorted(set(form.owners(rows).tolist()))
         self.shared = len(self.constants)
-        usual = np.log([constant.start for constant in self.constants])
+        starts = {constant.name: known.get((constant.name, ""), constant.start) for constant in self.constants}
+        usual = np.log(list(starts.values()))
         most = np.log([constant.most for constant in self.constants])
-        away = np.zeros(len(self.owned) * len(self.owners))
+        away = np.log(
+            [
+                known.get((constant.name, owner), starts[constant.name]) / starts[constant.name]
+                for constant in self.owned
+                for owner in self.owners
+            ]
+        )
         self.start = np.append(usual, away)
         self.low = self.start - np.log(FREEDOM)
         self.high = np.append(np.minimum(usual + np.log(FREEDOM), most), away + np.log(FREEDOM))
         spreads = np.repeat([constant.spread for constant in self.owned], len(self.owners))
-        self.pull = np.append(np.full(self.shared, PULL), SCALE / np.maximum(spreads, TOLD))
+        sure = np.array([(constant.name, "") in known for constant in self.constants])
+        self.pull = np.append(np.where(sure, SCALE / SURE, PULL), SCALE / np.maximum(spreads, TOLD))
 
     def place(self, constant: Constant, owner: str) -> int:
         """Where the vector has how far an owner is from what is usual."""
@@ -120,15 +135,23 @@ class Unknowns:
         return columns
 
 
-def fit(form: Form, group: str, rows: Measured) -> list[Estimate]:
+def fit(form: Form, group: str, rows: Measured, known: Known = MappingProxyType({})) -> list[Estimate]:
     """Fit the constants of a group to its rows.
+
+    Parameters
+    ----------
+    form : Form
+    group : str
+    rows : Measured
+    known : mapping of (name, owner) to float
+        Constants of the group from other rows, if there are any: those that these rows say nothing of stay there.
 
     Raises
     ------
     ValueError
         If SciPy is missing.
     """
-    unknowns = Unknowns(form, group, rows)
+    unknowns = Unknowns(form, group, rows, known)
     return _estimates(unknowns, _least_squares(unknowns, rows), rows)
 
 

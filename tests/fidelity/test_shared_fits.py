@@ -10,6 +10,7 @@ from collemu.fidelity.constants import load_constants
 from collemu.fidelity.custom import BEYOND, Custom, kernels_of
 from collemu.fidelity.fit import STEP, Unknowns, fit, spread_of
 from collemu.fidelity.measured import Measured, read_csv
+from collemu.fidelity.nccl import Nccl
 from collemu.fidelity.networks import GROUP, Networks
 from collemu.fidelity.predict import predict
 
@@ -195,3 +196,14 @@ def test_custom_kernels_of_a_system_without_tables(table) -> None:
     )
     assert mine == pytest.approx(like, rel=0.2)
     assert Custom().owners(table("c,gb300_nvl72,none,1,8,all_reduce,float16,8,1,one-shot,auto,"))[0] == "gb300_nvl72"
+
+
+def test_few_rows_of_a_slow_site_change_its_launch_alone(table) -> None:
+    """What they say nothing of stays where many rows have put it."""
+    shipped = load_constants()["nccl"]["hopper"]
+    rows = table(*(f"c,h100_hgx,none,1,8,all_gather,float16,{2**power},1,auto,auto,2.29.2" for power in range(5, 31)))
+    rows = replace(rows, time_us=times(rows) + 12)
+    found = {(each.constant.name, each.owner): each.value for each in fit(Nccl(), "hopper", rows, shipped)}
+    assert found["launch_us", "h100_hgx"] == pytest.approx(shipped["launch_us", "h100_hgx"] + 12, rel=0.1)
+    for name in ("ll_step_us", "link_GBps", "nvls_GBps", "p2p_channel_GBps"):
+        assert found[name, ""] == pytest.approx(shipped[name, ""], rel=0.1)
