@@ -103,7 +103,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     if not output.endswith(".toml"):
         raise ValueError(f"-o {output} must end in .toml")
     try_output("-o", output)
-    rows = joined([read_csv(each, arguments.where)[0] for each in arguments.table])
+    tables = [read_csv(each, arguments.where) for each in arguments.table]
+    rows = joined([table for table, _ in tables])
     of_system = [
         (form, group, mask)
         for form, group, mask in assigned(rows)
@@ -111,7 +112,10 @@ def _fit(arguments: argparse.Namespace) -> int:
     ]
     if not of_system:
         names = ", ".join(sorted(set(rows.system.tolist())))
-        raise ValueError(f"--system {arguments.system}: no model has rows of it; there are {names}")
+        if arguments.system is not None and names:
+            raise ValueError(f"--system {arguments.system}: no model has rows of it; there are {names}")
+        why = [f"{case}: {reason}" for _, skipped in tables for case, reason, _ in skipped]
+        raise ValueError("no row that a model is for; " + ("; ".join(why[:3]) or f"they are of {names}"))
     shipped = load_constants()
     found: dict[tuple[str, str], list[Estimate]] = {}
     cases: dict[tuple[str, str], list[str]] = {}

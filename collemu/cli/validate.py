@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.diagnose:
             print("\n".join(str(each) for each in diagnoses(rows, constants)))
     if arguments.json:
-        write_whole(arguments.json, lambda file: json.dump(_record(rows, found, scores, skipped), file, indent=1))
+        record = _record(rows, found, scores, skipped, of_emulator if of_model else None)
+        write_whole(arguments.json, lambda file: json.dump(record, file, indent=1))
     if arguments.plot:
         from collemu.fidelity.plot import draw
 
@@ -231,12 +232,15 @@ def _record(
     found: "Predictions",
     scores: "tuple[list[Score], list[Score]]",
     skipped: Sequence[tuple[str, str, int]],
+    of_emulator: "Predictions | None",
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
     names = ("case", "system", "network", "collective", "ranks", "size", "time_us")
     columns = {name: getattr(rows, name).tolist() for name in names}
-    columns["predicted_us"] = [None if math.isnan(value) else value for value in found.time_us.tolist()]
+    for name, each in (("predicted_us", found), ("emulated_us", of_emulator)):
+        if each is not None:
+            columns[name] = [None if math.isnan(value) else value for value in each.time_us.tolist()]
     columns["group"] = found.family.tolist()
     return {
         "schema": 1,

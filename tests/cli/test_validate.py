@@ -44,8 +44,10 @@ def test_the_emulator_is_another_engine(table: str, collemu: Collemu) -> None:
 
 
 def test_both_engines_stand_beside_each_other(table: str, collemu: Collemu) -> None:
-    outcome = collemu("validate", table, "--engine", "both", "--brief")
+    outcome = collemu("validate", table, "--engine", "both", "--brief", "--json", "both.json")
     assert (outcome.code, outcome.err) == (0, "")
+    for row in json.loads(Path("both.json").read_text())["rows"]:
+        assert abs(row["emulated_us"] / row["predicted_us"] - 1) < 0.1
     lines = [line for line in outcome.out.splitlines() if line.startswith("NCCL, NVSwitch: ")]
     assert [line.split("  ")[0] for line in lines] == [
         "NCCL, NVSwitch: model",
@@ -110,6 +112,7 @@ def test_groups_are_by_columns(table: str, collemu: Collemu) -> None:
         (("calibrate",), "give host, to measure this machine, or --from CSV"),
         (("calibrate", "host", "--from", "rows.csv"), "give host"),
         (("calibrate", "--from", "rows.csv", "--system", "x"), "no model has rows of it"),
+        (("calibrate", "--from", "rows.csv", "--where", "case_id=nobody"), "nobody: it names no system that is known"),
         (("calibrate", "--from", "rows.csv", "-o", "x.json"), "must end in .toml"),
     ],
 )
