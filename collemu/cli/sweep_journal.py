@@ -93,7 +93,7 @@ class Journal:
                     self._refuse_other(entry, head)
                 else:
                     self.finished[entry["point"]] = Finished(entry["columns"], entry["error"])
-            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError):
                 break
             whole += len(line)
         self._file.truncate(whole)

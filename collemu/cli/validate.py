@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(arguments: argparse.Namespace) -> "tuple[Measured, list[tuple[str, str, int]]]":
     from collemu.fidelity.measured import read_csv, read_nccl_tests
 
-    if arguments.file.endswith(".csv"):
+    if arguments.file.lower().endswith(".csv"):
         return read_csv(arguments.file, arguments.where)
     if arguments.where:
         raise ValueError("--where chooses rows of a CSV; this file is none (its name does not end in .csv)")

@@ -48,10 +48,10 @@ def _values(group: Mapping[str, Any]) -> Iterable[tuple[tuple[str, str], float]]
         if name == "cases":
             continue
         for owner, own in ({USUAL: each} if "value" in each else each).items():
-            value = float(own["value"])
-            if not 0 < value < inf:
-                raise ValueError(f"{name} is {value:g}")
-            yield (name, "" if owner == USUAL else owner), value
+            value = own["value"]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+                raise ValueError(f"{name} is {value!r}")
+            yield (name, "" if owner == USUAL else owner), float(value)
 
 
 def constants_text(

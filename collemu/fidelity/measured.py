@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from collemu.catalogue.load import load_system, networks, systems
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "float": "float32", "half": "float16"}
+DTYPES = {
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "fp8": "float8_e4m3fn",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "float": "float32",
+    "half": "float16",
+}
 COLLECTIVES = {"permute": "sendrecv", "allreduce": "all_reduce", "allgather": "all_gather"}
 NEEDED = ("case_id", "system_id", "network_id", "nodes", "ranks", "collective", "size_bytes", "time_us")
 MOE_NEEDED = (
@@ -32,6 +41,8 @@ MOE_NEEDED = (
 )
 MOE_SYSTEMS = {"gb200": "gb200_nvl72", "gb300": "gb300_nvl72"}
 NO_NETWORK = "none"
+MORE = "more cells"  # than columns
+LARGEST = 2**53  # of whole numbers
 
 # Who chose the algorithm, from words of the free texts of algorithm and version.
 LIBRARY, CUSTOM = "library", "custom"
@@ -148,6 +159,10 @@ def _unusable(row: Mapping[str, str], path: str) -> str | None:
     if not row["size_bytes"]:
         return "it says not how many tokens, or of which size"
     nodes, ranks = (int(_whole(row, name, path)) for name in ("nodes", "ranks"))
+    if "tokens_per_rank" in row:
+        top_k, experts = (int(_whole(row, name, path)) for name in ("topk", "experts"))
+        if max(top_k, ranks) > experts:
+            return f"{ranks} ranks and {top_k} experts a token, of {experts}"
     return impossible(row["system_id"].lower(), row["network_id"].lower() or NO_NETWORK, nodes, ranks)
 
 
@@ -192,7 +207,7 @@ def _as_collective(row: Mapping[str, str]) -> Mapping[str, str]:
 def _rows(path: str) -> list[dict[str, str]]:
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, restkey=MORE, restval="")
             rows = [row | {"line": str(reader.line_num)} for row in reader]
             names = list(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -202,6 +217,9 @@ def _rows(path: str) -> list[dict[str, str]]:
             raise ValueError(f"{path}: no column {name}; it has {', '.join(names) or 'none'}")
     if not rows:
         raise ValueError(f"{path} has no rows")
+    for row in rows:
+        if MORE in row:
+            raise ValueError(f"{path}, line {row['line']}: more cells than there are columns")
     return rows
 
 
@@ -237,7 +255,7 @@ def _measured(rows: Sequence[Mapping[str, str]], path: str) -> Measured:
         version=np.array([_version(row) for row in rows], np.float64),
         library=texts("nccl_version"),
         **{
-            name: np.array([float(row.get(column) or "nan") for row in rows], np.float64)
+            name: np.array([_whole(row, column, path) if row.get(column) else np.nan for row in rows], np.float64)
             for name, column in (
                 *(("tokens", "tokens_per_rank"), ("hidden", "hidden")),
                 *(("top_k", "topk"), ("experts", "experts")),
@@ -265,8 +283,8 @@ def _number(row: Mapping[str, str], name: str, path: str) -> float:
 
 def _whole(row: Mapping[str, str], name: str, path: str) -> float:
     value = _number(row, name, path)
-    if value != int(value):
-        raise ValueError(f"{path}, line {row['line']}: {name} is {row[name]!r}; give a whole number")
+    if value != int(value) or value > LARGEST:
+        raise ValueError(f"{path}, line {row['line']}: {name} is {row[name]!r}; give a whole number, up to 2**53")
     return value
 
 
@@ -286,15 +304,15 @@ def read_nccl_tests(path: str, system: str, network: str, nodes: int, ranks: int
         If it is neither, or what it does not say is not given.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     found = _of_json(text) if text.lstrip().startswith("{") else _of_text(text)
-    if not found:
+    if not any(size > 0 for size, *_ in found):
         raise ValueError(f"{path}: no results of nccl-tests in it")
-    name = collective or _collective_of(text) or _collective_of(Path(path).name)
+    name = collective or _collective_of(text) or _collective_of(Path(path).stem)
     if name is None:
-        raise ValueError(f"{path} does not say which collective it is of; give --collective")
+        raise ValueError(f"{path} does not say which one collective it is of; give --collective")
     if reason := impossible(system, network, nodes, ranks):
         raise ValueError(f"{path}: {reason}; change --system, --network, --nodes or --ranks")
     rows = [
@@ -317,19 +335,32 @@ def read_nccl_tests(path: str, system: str, network: str, nodes: int, ranks: int
 
 
 def _of_text(text: str) -> list[tuple[int, str, float]]:
-    launcher = r"^(?:\[[\d,]+\]<stdout>:)?"
-    line = launcher + r"\s*(\d+)\s+\d+\s+([a-z]\w*)\s+\S+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s"
-    return [(int(size), dtype, float(time)) for size, dtype, time in re.findall(line, text, re.MULTILINE)]
+    """Size, type and out-of-place time of the lines of results; launchers may have put something before them."""
+    launcher = r"^(?:\[[^\]]*\](?:<stdout>)?:?|\d+:)?"
+    line = launcher + r"\s*(\d+)\s+\d+\s+([a-z]\w*)\s+[a-z]\w*\s+-?\d+\s+(\S+)\s+\S+\s+\S+(?:\s|$)"
+    return [(int(size), dtype, _time(time)) for size, dtype, time in re.findall(line, text, re.MULTILINE)]
+
+
+def _time(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"a result of nccl-tests has the time {text!r}; leave its line out")
+    return value
 
 
 def _of_json(text: str) -> list[tuple[int, str, float]]:
     try:
         results = cast("list[dict[str, Any]]", json.loads(text)["results"])
-        return [(int(each["size"]), each["type"], float(each["out_of_place"]["time"])) for each in results]
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        return [(int(each["size"]), str(each["type"]), float(each["out_of_place"]["time"])) for each in results]
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return []
 
 
 def _collective_of(text: str) -> str | None:
-    found = re.search(r"(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce)(_perf)?", text)
-    return found[1] if found else None
+    """The one that a text names, as nccl-tests do their programs, or else by itself; none where it names several."""
+    names = "all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce"
+    found = set(re.findall(rf"\b({names})_perf\b", text)) or set(re.findall(rf"(?<![\w-])({names})(?![\w-])", text))
+    return found.pop() if len(found) == 1 else None
