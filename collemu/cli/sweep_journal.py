@@ -92,7 +92,10 @@ class Journal:
                 if whole == 0:
                     self._refuse_other(entry, head)
                 else:
-                    self.finished[entry["point"]] = Finished(entry["columns"], entry["error"])
+                    point, columns = entry["point"], entry["columns"]
+                    if type(point) is not int or point < 0 or not isinstance(columns, dict | None):
+                        raise TypeError("not what is written here")
+                    self.finished[point] = Finished(columns, entry["error"])
             except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError):
                 break
             whole += len(line)

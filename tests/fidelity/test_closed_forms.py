@@ -205,3 +205,71 @@ def test_prefixes_of_launchers_are_no_matter_and_warm_up_lines_none(tmp_path) ->
     assert set(rows.dtype) == {"float16"} and set(rows.collective) == {"all_gather"}
     with pytest.raises(ValueError, match=r"16 ranks, but a domain of 8 chips and no network; change --system"):
         read_nccl_tests(str(path), "h100_hgx", "none", 2, 16, None)
+
+
+LINE = "  1024   256   float   sum   -1   {}   0.05   0.09   0   20.10   0.05   0.09   0\n"
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "-5.00", "0.00", "fast"])
+def test_times_of_logs_that_are_none_are_refused(tmp_path, time) -> None:
+    path = tmp_path / "all_reduce_perf.log"
+    path.write_text(LINE.format("20.5") + LINE.format(time))
+    with pytest.raises(ValueError, match=f"the time '{time}'; leave its line out"):
+        read_nccl_tests(str(path), "h100_hgx", "none", 1, 8, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("# ./build/all_reduce_perf -b 8\n", "out.log", "all_reduce"),
+        ("cd /opt/all_gather_results && ./alltoall_perf\n", "out.log", "alltoall"),
+        ("on host bcast-broadcast1\n", "reduce_scatter_perf.txt", "reduce_scatter"),
+        ("./all_reduce_perf; ./all_gather_perf\n", "out.log", None),
+        ("alltoallv_perf\n", "out.log", None),
+    ],
+)
+def test_a_log_says_one_collective_or_is_told(tmp_path, text, name, expected) -> None:
+    path = tmp_path / name
+    path.write_text("\ufeff" + text + "0: " + LINE.format("1.2e+03"))
+    if expected is None:
+        with pytest.raises(ValueError, match="does not say which one collective"):
+            read_nccl_tests(str(path), "h100_hgx", "none", 1, 8, None)
+    else:
+        rows = read_nccl_tests(str(path), "h100_hgx", "none", 1, 8, None)
+        assert (rows.collective[0], rows.time_us[0]) == (expected, 1200.0)
+
+
+@pytest.mark.parametrize("text", ['{"results": [{"size": 1e999}]}', "{" * 5, '{"results": 5}', "[" * 100_000])
+def test_json_that_is_none_of_nccl_tests_is_refused(tmp_path, text) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{" + text[1:] if text.startswith("{") else '{"results": ' + text)
+    with pytest.raises(ValueError, match="no results of nccl-tests in it"):
+        read_nccl_tests(str(path), "h100_hgx", "none", 1, 8, None)
+
+
+def test_rows_of_the_wrong_length_are_refused_or_skipped(table) -> None:
+    with pytest.raises(ValueError, match="line 2: more cells than there are columns"):
+        table(row("all_reduce", 8, 8) + ",1,2")
+    assert table("c,h100_hgx,none")[1] == [("c", "it has no time", 1)]
+
+
+def test_experts_that_cannot_be_are_skipped(tmp_path) -> None:
+    path = tmp_path / "moe.csv"
+    path.write_text(
+        "case_id,gpu,ep_ranks,kernel,dtype,phase,tokens_per_rank,hidden,topk,experts,time_us\n"
+        "a,GB200,8,deepep,fp8,dispatch,16,4096,300,256,9\nb,GB200,64,deepep,fp8,dispatch,16,4096,1,32,9\n"
+    )
+    rows, skipped = read_csv(str(path))
+    assert len(rows) == 0
+    assert [reason for _, reason, _ in skipped] == [
+        "8 ranks and 300 experts a token, of 256",
+        "64 ranks and 1 experts a token, of 32",
+    ]
+
+
+@pytest.mark.parametrize("value", ["0", "-1.0", "nan", "true", '"7"'])
+def test_constants_that_are_none_are_refused(tmp_path, value) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'[nccl."hopper"]\nlink_GBps = {{ value = {value} }}\n')
+    with pytest.raises(ValueError, match="is no file of constants"):
+        load_constants(path)
