@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from collemu.cli.outputs import reason
 
@@ -92,10 +92,11 @@ class Journal:
                 if whole == 0:
                     self._refuse_other(entry, head)
                 else:
-                    point, columns = entry["point"], entry["columns"]
-                    if type(point) is not int or point < 0 or not isinstance(columns, dict | None):
+                    point: Any = entry["point"]
+                    columns: Any = entry["columns"]
+                    if type(point) is not int or point < 0 or not isinstance(columns, dict):
                         raise TypeError("not what is written here")
-                    self.finished[point] = Finished(columns, entry["error"])
+                    self.finished[point] = Finished(cast("dict[str, Any]", columns), entry["error"])
             except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError):
                 break
             whole += len(line)
