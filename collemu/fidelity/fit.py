@@ -21,7 +21,7 @@ PULL = 0.02  # of where fits start, on the logarithm of a constant: it decides w
 TOLERANCE = 1e-5
 MOST_STEPS = 100
 RESTS = 0.1
-USUAL = 1e-3  # of a logarithm: no owner with rows is as near to what is usual
+NEAR = 1e-3  # of a logarithm: no owner with rows is as near to what is usual
 SURE = 0.1  # how far, as a logarithm, constants are from what other rows gave
 WEAK = 0.5  # relative uncertainty beyond which rows say little of a constant
 
@@ -203,7 +203,7 @@ def _estimates(unknowns: Unknowns, found: Floats, rows: Measured) -> list[Estima
         for each in ("", *unknowns.owners) if constant.spread else ("",):
             parts = [number] + ([unknowns.place(constant, each)] if each else [])
             slope = np.abs(slopes[:, parts[-1]])
-            if each and abs(found[parts[-1]]) <= USUAL:
+            if each and abs(found[parts[-1]]) <= NEAR:
                 continue  # nothing is known of this owner but what is usual
             deviation = float(np.sqrt(covariance[np.ix_(parts, parts)].sum()))
             rests = slope >= RESTS
